@@ -1,0 +1,54 @@
+"""The policy's shape. Names and meanings: docs/policy.md; presets give every number."""
+
+from pydantic import Field, model_validator
+
+from dormouse_core.config.base import Config
+
+
+class PolicyConfig(Config):
+    d_model: int = Field(96, ge=8)
+    """Width of the residual state."""
+    n_heads: int = Field(3, ge=1)
+    """KDA heads; n_heads * head_dim must equal d_model."""
+    head_dim: int = Field(32, ge=4)
+    """Key and value width of one KDA head."""
+    max_iter: int = Field(2, ge=1)
+    """T: how often the one weight-shared block runs. Depth comes from here, not from layers."""
+    n_experts: int = Field(8, ge=2)
+    """E: routed TSCT experts."""
+    moe_topk: int = Field(2, ge=1)
+    """Experts a byte uses in one iteration."""
+    rank: int = Field(8, ge=1)
+    """Rank of a routed expert's factors."""
+    d_ffn: int = Field(192, ge=8)
+    """Inner width of an expert."""
+    shared_rank: int = Field(32, ge=1)
+    """Rank of the always-on shared expert (same d_ffn)."""
+    engram_rows: int = Field(1024, ge=16)
+    """Rows of each hashed n-gram table (orders 2, 3, 4); a power of two."""
+    engram_dim: int = Field(16, ge=1)
+    """Width of one table row."""
+    lam_max: float = Field(0.5, gt=0, le=0.5)
+    """Memory floor: the table can never own more than this share of its branch."""
+    norm_eps: float = Field(1e-3, gt=0)
+    """RMSNorm epsilon."""
+    chunk: int = Field(16, ge=1, le=16)
+    """KDA chunk; at most 16 so that cumulative decay stays inside fp32."""
+    lfb_step: float = Field(1e-3, ge=0)
+    """Loss-free balancing: how far a selection bias moves an optimizer step. 0 turns balancing off, and says so."""
+    deep_loss: float = Field(0.25, ge=0)
+    """Weight of the per-iteration readout loss in pre-training and SFT; RL never uses it."""
+    max_seq_len: int = Field(512, ge=16)
+    """Longest window trained at once, bytes. Decoding has no limit."""
+
+    @model_validator(mode="after")
+    def _legal(self) -> "PolicyConfig":
+        if self.n_heads * self.head_dim != self.d_model:
+            raise ValueError(f"n_heads * head_dim = {self.n_heads * self.head_dim} must equal d_model = {self.d_model}")
+        if self.moe_topk > self.n_experts:
+            raise ValueError(f"moe_topk {self.moe_topk} exceeds n_experts {self.n_experts}")
+        if self.moe_topk == 1:
+            raise ValueError("moe_topk 1 with renormalised gates gives the router a zero gradient: use 2 or more")
+        if self.engram_rows & (self.engram_rows - 1):
+            raise ValueError(f"engram_rows {self.engram_rows} must be a power of two")
+        return self
