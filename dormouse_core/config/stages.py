@@ -223,6 +223,12 @@ class CurriculumConfig(Config):
     """Failed cells named by the failure memory gain mass. Off: the plan says so."""
     failure_share: float = Field(0.1, ge=0, le=1)
     """Share of a round's tasks re-drawn from cells the failure memory names."""
+    target: tuple[float, float] = (0.3, 0.6)
+    """pass@k between which a frontier cell's weight is raised."""
+    target_bonus: float = Field(1.0, ge=0)
+    """How much: weight times 1 + bonus * P(pass@k in target). 0 leaves p(1-p) alone."""
+    pool_floor: float = Field(0.6, ge=0, le=1)
+    """Share of a round split evenly over the pools, so that none is given up; the rest goes where there is most to learn."""
 
 
 class RuntimeConfig(Config):

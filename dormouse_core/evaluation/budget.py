@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dormouse_core.config.base import Record
 from dormouse_core.evaluation.scores import Scores
-from dormouse_core.evaluation.statistics import Interval, Resamples
+from dormouse_core.evaluation.statistics import Interval, Ratio, Resamples
 
 
 class BudgetCurve(Record):
@@ -25,7 +25,7 @@ class BudgetCurve(Record):
     """A(b), one interval a budget."""
     area: Interval | None
     """Mean height of A over ln b from the first budget to the last (trapezoids); None with a single budget."""
-    bytes_per_solved: Interval | None
+    bytes_per_solved: Ratio | None
     """All new bytes written, of passing and failing answers, for each passing answer. None when nothing passed."""
     median_correct_bytes: float | None
     """Median new bytes of the passing answers."""

@@ -32,6 +32,18 @@ class Interval(Record):
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
+class Ratio(Record):
+    """A ratio of two means and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float | None
+    """None: unbounded, the denominator was 0 in more than 2.5 % of the resamples."""
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {'unbounded' if self.high is None else f'{self.high:.2f}'}]"
+
+
 def pass_at_k(counted_M: NDArray[Any], passed_M: NDArray[Any], k: int) -> Floats:
     """Chance that at least one of k answers drawn without replacement from a task's n counted ones passes, c of which do:
     1 - C(n-c, k) / C(n, k), as a product that never overflows (2107.03374, eq. 1). Unbiased for the task's own pass@k.
@@ -62,23 +74,30 @@ class Resamples:
         """One interval a column."""
         return [self._interval(p, b) for p, b in zip(self.point_M @ value_MC, (self.boot_BM @ value_MC).T, strict=True)]
 
-    def ratio(self, over_M: NDArray[Any], under_M: NDArray[Any]) -> Interval | None:
-        """Interval of mean(over) / mean(under), both of the same resampled tasks. None where mean(under) is 0. A resample
-        whose `under` is 0 counts as infinite (as 1 where `over` is 0 too: no difference), so the upper end may be inf."""
+    def ratio(self, over_M: NDArray[Any], under_M: NDArray[Any]) -> "Ratio | None":
+        """mean(over) / mean(under), both of the same resampled tasks. None where mean(under) is 0. A resample whose `under`
+        is 0 counts as infinite (as 1 where `over` is 0 too: no difference), so the upper end may not exist."""
         point = self.point_M @ under_M
         if point == 0:
             return None
         over_B, under_B = self.boot_BM @ over_M, self.boot_BM @ under_M
         empty_B = np.where(over_B > 0, np.inf, 1.0)
         ratio_B = np.where(under_B > 0, over_B / np.where(under_B > 0, under_B, 1.0), empty_B)
-        return self._interval(self.point_M @ over_M / point, ratio_B)
+        low, high = _ends(ratio_B)
+        return Ratio(value=float(self.point_M @ over_M / point), low=low, high=high if np.isfinite(high) else None)
 
     @staticmethod
     def _interval(point: float, value_B: Floats) -> Interval:
-        tail = (1 - LEVEL) / 2
-        method: Any = "linear" if np.isfinite(value_B).all() else "inverted_cdf"  # linear would turn inf - inf into nan
-        low, high = np.quantile(value_B, [tail, 1 - tail], method=method)
-        return Interval(value=float(point), low=float(low), high=float(high))
+        low, high = _ends(value_B)
+        return Interval(value=float(point), low=low, high=high)
+
+
+def _ends(value_B: Floats) -> tuple[float, float]:
+    """The two percentiles of a bootstrap distribution that may hold inf."""
+    tail = (1 - LEVEL) / 2
+    method: Any = "linear" if np.isfinite(value_B).all() else "inverted_cdf"  # linear would turn inf - inf into nan
+    low, high = np.quantile(value_B, [tail, 1 - tail], method=method)
+    return float(low), float(high)
 
 
 def resample(stratum_M: Sequence[Any] | NDArray[Any], bootstrap: int, *names: str | int) -> Resamples:

@@ -71,14 +71,14 @@ def test_ratio_interval_brackets_the_ratio_and_names_the_impossible() -> None:
     weights = resample(["a"] * 300, 2000, "t")
     ratio = weights.ratio(over, under)
     assert ratio is not None and ratio.value == pytest.approx(over.mean() / under.mean())
-    assert ratio.low < ratio.value < ratio.high
+    assert ratio.high is not None and ratio.low < ratio.value < ratio.high
     brute = np.quantile([over[i].mean() / under[i].mean() for i in rng.integers(0, 300, (2000, 300))], [0.025, 0.975])
     assert (ratio.low, ratio.high) == pytest.approx(tuple(brute), rel=0.05)
     assert weights.ratio(over, np.zeros(300)) is None
     rare = np.zeros(300)
     rare[0] = 1.0
     unbounded = weights.ratio(over, rare)
-    assert unbounded is not None and unbounded.high == np.inf
+    assert unbounded is not None and unbounded.high is None
 
 
 def test_same_names_give_the_same_resamples_and_other_names_others() -> None:
