@@ -73,6 +73,8 @@ class SftConfig(Config):
     heldout_share: float = Field(0.1, gt=0, lt=1)
     observation_loss: float = Field(0.0, ge=0)
     """Weight of the loss on observation bytes (state prediction). 0 is off."""
+    micro_batches: int = Field(2, ge=1)
+    """Fixed parts of a batch whose gradients are summed in order: worker count changes nothing."""
     interleave_rl: float = Field(0.25, ge=0, le=1)
     """Share of RL's updates that carry an SFT batch; written into the checkpoint, RL follows it unless told otherwise."""
     optimizer: OptimizerConfig = OptimizerConfig(lr=2e-3)
@@ -147,8 +149,9 @@ class RlConfig(Config):
     reward: RewardConfig = RewardConfig()
     rounds: int = Field(40, ge=1)
     """R: rounds a cycle. Round 0 is the stored rollouts; the rest are sampled from the current weights."""
-    clip: float = Field(0.2, gt=0)
-    """Step-level ratio clip; exp of the mean log-ratio over a step's bytes stays in [1 - clip, 1 + clip]."""
+    clip: float = Field(0.2, ge=0)
+    """Step-level ratio clip; exp of the mean log-ratio over a step's bytes stays in [1 - clip, 1 + clip]. 0 is off, and
+    says so."""
     kl: float = Field(0.01, ge=0)
     """Weight of KL to the cycle's base. 0 is off, and says so."""
     entropy: float = Field(0.0, ge=0)
