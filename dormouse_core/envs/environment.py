@@ -8,7 +8,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from dormouse_core.tasks.task import Task
 
@@ -59,6 +59,11 @@ class Environment(ABC):
     @abstractmethod
     def restore(cls, task: Task, blob: bytes) -> Self:
         """Inverse of `snapshot`. Raises ValueError on a blob of another task or format."""
+
+    def facts(self) -> dict[str, Any]:
+        """The state as flat facts, the terms in which a task's trusted target and milestones are stated: a fact equals a
+        value, is one of a list, or is absent (None). Empty where a verifier needs no state."""
+        return {}
 
     def digest(self) -> str:
         """sha256 of the canonical state."""
