@@ -1,0 +1,63 @@
+"""What a stage is handed: settings a person may change at launch, and the workshop (store, progress) a project fixes.
+
+The store is no launch setting: it belongs to the event log it is recorded in.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from dormouse_core.config.resolve import resolve
+from dormouse_core.config.run import RunConfig
+from dormouse_core.ledger import Ledger
+from dormouse_pipeline.instance import Project
+from dormouse_pipeline.locking import hold_store
+
+if TYPE_CHECKING:  # the store reads checkpoints and so imports torch, which loading the definitions must not
+    from dormouse_core.artifacts.store import Store
+
+MakeLedger = Callable[[dg.AssetExecutionContext], Ledger]
+
+
+class Settings(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """Read by the base stages and by `cycle_plan`; every later stage follows the plan."""
+
+    preset: str = "nano"
+    """Name of a packaged preset, or a TOML file."""
+    sets: list[str] = []
+    """Changes to it, e.g. `rl.rounds=10`."""
+
+    def config(self) -> RunConfig:
+        """Raises DormouseError on an unknown preset or key."""
+        return resolve(self.preset, self.sets)
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """The store, and where a stage reports how far it is."""
+
+    store: "Store"
+    make_ledger: MakeLedger
+
+
+def log_ledger(context: dg.AssetExecutionContext) -> Ledger:
+    """Progress and loud lines as log lines of the run, at most one every five seconds."""
+    from dormouse_pipeline.cli.progress import Throttled
+
+    shown = Throttled(lambda line: context.log.info(line), every=5.0)
+    return Ledger(progress=shown, on_line=lambda line: context.log.warning(line))
+
+
+def workshop(project: Project, make_ledger: MakeLedger = log_ledger) -> dg.ResourceDefinition:
+    """The workshop of a project. A run holds the store's lock while it lasts, so two runs never write at once."""
+
+    @dg.resource(description="The artifact store and the progress reporter; holds the store's lock during a run.")
+    def opened(_: Any) -> Iterator[Workshop]:
+        from dormouse_core.artifacts.store import Store
+
+        with hold_store(project.store, "a Dagster run"):
+            yield Workshop(Store(project.store), make_ledger)
+
+    return opened
