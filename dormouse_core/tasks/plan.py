@@ -1,33 +1,36 @@
-"""CyclePlan: everything one cycle starts from, frozen before it starts. CellState: what is known of one cell.
+"""CyclePlan: what a cycle starts from, frozen before it starts.
 
-Not here: how a plan is made (evolution.plan), how cells are drawn (evolution.curriculum).
+Not here: how weights and bands come about (evolution), how tasks are drawn by them (a TaskSource).
 """
 
-from dormouse_core.artifacts.provenance import Artifact
+from pydantic import Field
+
+from dormouse_core.artifacts.provenance import Parent
 from dormouse_core.config.base import Record
+from dormouse_core.tasks.task import Pool
 
 
 class CellState(Record):
-    """One (family, difficulty) of the suite, and what the verifier has said of it so far."""
+    """One (family, difficulty) with its discounted record."""
 
-    pool: str
+    pool: Pool
     family: str
-    difficulty: int
-    passes: float = 0.0
-    """Passing answers, discounted."""
-    trials: float = 0.0
-    """Judged answers, discounted."""
-    tried: int = 0
-    """Judged answers ever, not discounted."""
-    factor: float = 1.0
-    """What the last strategy review multiplied the cell's share by."""
-    weight: float = 0.0
-    """Expected share of the next round's tasks."""
-    band: str = ""
-    rate: float = 0.5
-    """Posterior mean of the pass rate; with its central 90 % interval."""
-    rate_low: float = 0.0
-    rate_high: float = 1.0
+    difficulty: int = Field(ge=0)
+    trials: float = Field(0.0, ge=0)
+    """Discounted verdicts that count."""
+    passes: float = Field(0.0, ge=0)
+    tried: int = Field(0, ge=0)
+    """Answers ever given in the cell, never discounted."""
+    rate: float | None = None
+    """Believed pass rate, with its interval; None before the curriculum has looked."""
+    rate_low: float | None = None
+    rate_high: float | None = None
+    band: str = "frontier"
+    """Where the curriculum has it: mastered, frontier, boundary or archived (`evolution/posterior.py`)."""
+    weight: float = Field(0.0, ge=0)
+    """Share of a round's draws, all cells together 1."""
+    cause: str = ""
+    """Why the weight is what it is, when something other than the band moved it."""
 
     @property
     def name(self) -> str:
@@ -35,24 +38,31 @@ class CellState(Record):
         return f"{self.family}/d{self.difficulty}"
 
 
+class PlanInput(Record):
+    """One artifact the plan froze, with where the pipeline has it."""
+
+    artifact: Parent
+    run_id: str = ""
+    storage_id: int | None = None
+    """Storage id of the materialisation it was read from; None outside Dagster."""
+
+
 class CyclePlan(Record):
-    """What a cycle starts from. Artifacts are handles, so the plan is enough to find everything."""
+    """A cycle's frozen starting point."""
 
     cycle: str
+    """Partition key, e.g. `main.c0003`."""
+    number: int = Field(ge=0)
+    """Position in its line."""
     seed: int
-    suite: str
-    base: Artifact
-    """The checkpoint the cycle starts from: the SFT base, or what the cycle before promoted."""
-    sft: Artifact
-    """The SFT base of the line: what gains are measured against."""
-    tasks: Artifact
-    """Tasks of round 0."""
-    cells: tuple[CellState, ...]
-    failures: dict[str, float] = {}
-    """Cell -> weight the failure memory gives it; empty while it is off."""
-    promotion: Artifact | None = None
-    curriculum: Artifact | None = None
-    failure_memory: Artifact | None = None
-    strategy_review: Artifact | None = None
+    """Root of every draw of the cycle."""
+    cells: tuple[CellState, ...] = Field(min_length=1)
+    inputs: tuple[PlanInput, ...] = ()
+    """What the cycle starts from: base checkpoint, curriculum, failure memory, ..."""
     causes: tuple[str, ...] = ()
-    """Why each cell gained or lost mass: one line a mechanism and cell."""
+    """One line for each thing that changed this plan against the one before, naming its cause."""
+    config_sha256: str = ""
+
+    def input(self, role: str) -> Parent | None:
+        """The frozen artifact of a role; None where the plan has none."""
+        return next((i.artifact for i in self.inputs if i.artifact.role == role), None)

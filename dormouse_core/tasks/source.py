@@ -1,20 +1,51 @@
-"""TaskSource: where the rounds of a cycle get their tasks from, and where their outcomes go."""
+"""TaskSource: where the rounds of a cycle get their tasks from, and where pass rates go back to.
+
+The protocol stands here so that learning can use what evolution implements (the curriculum) without importing it.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from dormouse_core.tasks.task import Task
+from dormouse_core.tasks.registry import draw
+from dormouse_core.tasks.task import Split, Task
+
+Outcome = tuple[str, int, int]
+"""(cell, passed, tried): one group's verdicts that count."""
 
 
 class TaskSource(Protocol):
-    """Draws are functions of (seed, cycle, round) and of the outcomes observed before them."""
+    """Tasks for one round after another. A function of its state and the round alone, so a resumed stage draws what it would have."""
 
     def draw(self, round: int, n: int) -> list[Task]: ...
 
-    def observe(self, outcomes: Sequence[tuple[str, int, int]]) -> None:
-        """Outcomes of one round: (cell, passed, tried), one entry a task."""
-        ...
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """Tell the source how cells went."""
 
-    def state(self) -> dict[str, Any]: ...
+    def state(self) -> dict[str, Any]:
+        """Everything `draw` depends on, as JSON."""
 
     def load(self, state: Mapping[str, Any]) -> None: ...
+
+
+class EvenSource:
+    """Draws the given cells evenly, in a rotation: the source of a run without a curriculum."""
+
+    def __init__(self, cells: Sequence[tuple[str, int]], root: str) -> None:
+        """cells: (family, difficulty). root: seed root of the train split."""
+        if not cells:
+            raise ValueError("a task source needs at least one cell")
+        self._cells, self._root = tuple(cells), root
+
+    def draw(self, round: int, n: int) -> list[Task]:
+        numbers = range(round * n, round * n + n)
+        return [draw(*self._cells[i % len(self._cells)], Split.TRAIN, i, self._root) for i in numbers]
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """Draws do not depend on outcomes."""
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        if state:
+            raise ValueError(f"an even source holds no state, but was given {sorted(state)}")
