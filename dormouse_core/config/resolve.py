@@ -45,6 +45,16 @@ def resolve(preset: str | Path, sets: Sequence[str] = (), flags: Mapping[str, An
     tree["preset"] = name
     for key, value in sorted(flatten(table).items(), key=lambda item: not item[0].endswith(".kind")):
         _set(tree, key, value, f"preset {name}")
+    return _settle(tree, f"preset {name}", sets, flags)
+
+
+def resolve_from(start: RunConfig, sets: Sequence[str] = (), flags: Mapping[str, Any] | None = None) -> RunConfig:
+    """The same changes on top of a configuration that stands already, such as the one inside a checkpoint."""
+    return _settle(start.model_dump(), f"from preset {start.preset}", sets, flags)
+
+
+def _settle(tree: dict[str, Any], source: str, sets: Sequence[str], flags: Mapping[str, Any] | None) -> RunConfig:
+    """Apply `--set` items, then typed flags, and validate."""
     for item in sets:
         key, mark, raw = item.partition("=")
         if not mark:
@@ -57,7 +67,7 @@ def resolve(preset: str | Path, sets: Sequence[str] = (), flags: Mapping[str, An
         return RunConfig.model_validate(tree)
     except ValidationError as error:
         rows = "\n".join(f"  {_location(e['loc'])}: {e['msg'].removeprefix('Value error, ')}" + _got(e["input"]) for e in error.errors())
-        raise DormouseError(f"the configuration (preset {name}) is not legal:\n{rows}\n"
+        raise DormouseError(f"the configuration ({source}) is not legal:\n{rows}\n"
                             "Correct these keys in the preset or with --set.") from error
 
 
