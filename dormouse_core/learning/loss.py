@@ -18,7 +18,8 @@ from dormouse_core.config.stages import RlConfig
 from dormouse_core.encoding import POLICY_MAY_WRITE
 from dormouse_core.learning.batches import StepBatch, TextBatch
 from dormouse_core.ledger import Ledger
-from dormouse_core.policy.model import Policy
+from dormouse_core.policy.heads import action_log_probs
+from dormouse_core.policy.model import Policy, PolicyOutput
 
 SUPPORT = np.flatnonzero(POLICY_MAY_WRITE)
 """[U] byte values the policy may write: the columns a KL or entropy is summed over."""
@@ -52,10 +53,10 @@ def announce(config: RlConfig, ledger: Ledger) -> None:
 
 def forward(policy: Policy, batch: StepBatch) -> tuple[Tensor, Tensor]:
     """(log-probs over the support at every written byte [X, U], hidden at every step boundary [S, D])."""
-    out = policy(torch.from_numpy(batch.ids_BL).long())
+    out: PolicyOutput = policy(torch.from_numpy(batch.ids_BL).long())
     before = torch.from_numpy(batch.position_X - 1)
     logits_XV = out.logits_BLV[torch.from_numpy(batch.row_X), before]
-    log_probs_XV = policy.action_log_probs(logits_XV, batch.temperature)
+    log_probs_XV = action_log_probs(logits_XV, batch.temperature)
     hidden_SD = out.hidden_BLD[torch.from_numpy(batch.row_S), torch.from_numpy(batch.boundary_S)]
     return log_probs_XV[:, torch.from_numpy(SUPPORT)], hidden_SD
 
@@ -116,13 +117,13 @@ def text_loss(policy: Policy, batch: TextBatch, deep_weight: float) -> tuple[Ten
     weight_X = torch.from_numpy(weight_BL[row_X, position_X])
     at_X = torch.from_numpy(batch.ids_BL[row_X, position_X]).long()
     row, before = torch.from_numpy(row_X), torch.from_numpy(position_X - 1)
-    out = policy(torch.from_numpy(batch.ids_BL).long(), deep=deep_weight > 0)
+    out: PolicyOutput = policy(torch.from_numpy(batch.ids_BL).long(), deep=deep_weight > 0)
 
     def mean(logits_BLV: Tensor) -> Tensor:
-        return -(weight_X * policy.action_log_probs(logits_BLV[row, before]).gather(1, at_X[:, None])[:, 0]).sum()
+        return -(weight_X * action_log_probs(logits_BLV[row, before]).gather(1, at_X[:, None])[:, 0]).sum()
 
     loss = mean(out.logits_BLV)
     report = {"text_sum": loss.item(), "text_bytes_sum": float(np.count_nonzero(batch.weight_BL))}
-    if deep_weight > 0:
+    if out.deep_TBLV is not None:
         loss = loss + deep_weight * torch.stack([mean(logits) for logits in out.deep_TBLV]).mean()
     return loss, report

@@ -1,0 +1,75 @@
+"""SFT rows as streams with their masks, and which of them are held out.
+
+Not here: what rows there are (demonstrations.py), batching (batches.py).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dormouse_core.encoding import TAG, Role, Span, render
+from dormouse_core.ledger import DormouseError
+
+_OBSERVATION = TAG[Role.OBSERVATION][0]
+_TAGS = np.array(sorted(tag[0] for tag in TAG.values()), dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Parallel lists, one entry a row of L bytes: stream_L uint8, mask_L bool (targets), observed_L bool (observation content)."""
+
+    streams: list[np.ndarray]
+    masks: list[np.ndarray]
+    observed: list[np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+    def lengths(self) -> list[int]:
+        return [len(s) for s in self.streams]
+
+    def pick(self, rows: Sequence[int] | np.ndarray) -> "Rows":
+        return Rows([self.streams[i] for i in rows], [self.masks[i] for i in rows], [self.observed[i] for i in rows])
+
+    def target_bytes(self) -> int:
+        return sum(int(m.sum()) for m in self.masks)
+
+
+def rendered(conversations: Sequence[Sequence[Span]], every_span: bool = False) -> Rows:
+    """Render conversations and check every mask: a row with nothing to learn, or nothing to learn it from, is refused.
+
+    Raises DormouseError naming the first such row.
+    """
+    rows = Rows([], [], [])
+    for number, spans in enumerate(conversations):
+        stream, mask_L = render(spans, every_span)
+        if not mask_L.any() or mask_L.all():
+            what = "no byte" if not mask_L.any() else "every byte"
+            raise DormouseError(f"SFT row {number} ({stream[:48]!r}) has {what} under loss: its mask is all {int(mask_L.any())}. A row needs an "
+                                "assistant span, and something before it; look at it with --show-mask and correct or drop it.")
+        stream_L = np.frombuffer(stream, dtype=np.uint8)
+        rows.streams.append(stream_L)
+        rows.masks.append(mask_L)
+        rows.observed.append(observation_mask(stream_L) & ~mask_L)
+    return rows
+
+
+def observation_mask(stream_L: np.ndarray) -> np.ndarray:
+    """True at the content bytes of observation spans: bytes whose last role tag is the observation's."""
+    is_tag_L = np.isin(stream_L, _TAGS)
+    last_L = np.maximum.accumulate(np.where(is_tag_L, np.arange(len(stream_L)), 0))
+    return ~is_tag_L & (stream_L[last_L] == _OBSERVATION)
+
+
+def split_heldout(rows: Rows, share: float) -> tuple[Rows, Rows]:
+    """(training rows, held-out rows). A row's side is a function of its bytes alone, so equal rows never straddle.
+
+    Raises DormouseError where a side would be empty.
+    """
+    out = np.array([int.from_bytes(hashlib.sha256(s.tobytes()).digest()[:8], "little") < share * 2.0**64 for s in rows.streams], dtype=bool)
+    if out.all() or not out.any():
+        raise DormouseError(f"{len(rows)} SFT rows at sft.heldout_share = {share} leave {'no training' if out.all() else 'no held-out'} rows; "
+                            "give more rows or another share.")
+    return rows.pick(np.flatnonzero(~out)), rows.pick(np.flatnonzero(out))

@@ -1,0 +1,169 @@
+"""One weight update from fixed micro-batches: computed anywhere, summed in order, refused when it is not finite.
+
+A micro-batch's gradient is a function of (weights, micro-batch), so it may be computed in any process; the sum runs in
+micro-batch order. Worker count therefore changes no bit of an update.
+Not here: what is in a micro-batch (batches.py), the optimizer's rule (optim).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dormouse_core.ledger import DormouseError, Ledger
+from dormouse_core.learning.batches import StepBatch, TextBatch
+from dormouse_core.learning.loss import RATIO_LIMIT, LossWeights, forward, rl_loss, text_loss
+from dormouse_core.policy.model import Policy
+
+
+class Pool(Protocol):
+    """What an update needs of `rollouts.workers.WorkerPool`."""
+
+    def set_weights(self, policy: Policy) -> None: ...
+    def map(self, function: Callable[[Policy, Any], Any], items: Iterable[Any]) -> list[Any]: ...
+
+
+class Optimizer(Protocol):
+    """What an update needs of the object `optim.groups.build_optimizer` returns."""
+
+    def step(self) -> float: ...
+    def zero_grad(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RlWork:
+    """A micro-batch of steps."""
+
+    batch: StepBatch
+    weights: LossWeights
+    base_XU: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextWork:
+    """A micro-batch of text rows; `scale` multiplies its loss."""
+
+    batch: TextBatch
+    deep_weight: float
+    scale: float = 1.0
+    count_load: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one micro-batch gives: gradient [P] over the touched parameters in their registered order, and its report."""
+
+    gradient_P: np.ndarray
+    touched: tuple[str, ...]
+    report: dict[str, float]
+    load_E: np.ndarray | None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What an update did. `applied` is False where it was skipped: no micro-batch, or not finite."""
+
+    applied: bool = False
+    finite: bool = True
+    gradient_norm: float = 0.0
+    report: dict[str, float] = field(default_factory=dict)
+
+
+def gradient(policy: Policy, work: RlWork | TextWork) -> Part:
+    """Gradient of one micro-batch. Leaves no trace in the policy it is given."""
+    policy.train()
+    policy.count_load = isinstance(work, TextWork) and work.count_load
+    load_E = cast(Tensor, policy.load_E)
+    load_E.zero_()
+    if isinstance(work, RlWork):
+        loss, report = rl_loss(policy, work.batch, work.weights, None if work.base_XU is None else torch.from_numpy(work.base_XU))
+    else:
+        loss, report = text_loss(policy, work.batch, work.deep_weight)
+        loss = loss * work.scale
+    named = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
+    found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
+    touched = [(name, g) for (name, _), g in zip(named, found, strict=True) if g is not None]
+    flat = torch.cat([g.detach().reshape(-1).float() for _, g in touched])
+    load = load_E.numpy().copy() if policy.count_load else None
+    load_E.zero_()
+    return Part(flat.numpy(), tuple(name for name, _ in touched), report, load)
+
+
+def base_log_probs(policy: Policy, batch: StepBatch) -> np.ndarray:
+    """Log-probs [X, U] of the policy given (the cycle's base) at the bytes of a batch, for its KL."""
+    with torch.no_grad():
+        policy.eval()
+        return forward(policy, batch)[0].numpy()
+
+
+def score_text(policy: Policy, batch: TextBatch) -> float:
+    """This batch's part of the held-out loss (weights as in the batch)."""
+    with torch.no_grad():
+        policy.eval()
+        return float(text_loss(policy, batch, 0.0)[0])
+
+
+def update(policy: Policy, optimizer: Optimizer, pool: Pool, works: Sequence[RlWork | TextWork]) -> Outcome:
+    """Compute, sum, check and apply. Without micro-batches nothing moves, not even the optimizer's moments.
+
+    A gradient that is not finite, or a step whose ratio blew up, is not applied: weights and moments stay as they were.
+    """
+    if not works:
+        return Outcome()
+    parts: list[Part] = pool.map(gradient, works)
+    outcome = Outcome(report=merged([p.report for p in parts]))
+    if outcome.report.get("log_ratio_max", 0.0) > RATIO_LIMIT or not all(np.isfinite(p.gradient_P).all() for p in parts):
+        outcome.finite = False
+        return outcome
+    _hand_over(policy, parts)
+    outcome.gradient_norm = optimizer.step()
+    optimizer.zero_grad()
+    outcome.applied = True
+    return outcome
+
+
+def merged(reports: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Sums of `*_sum`, maxima of `*_max`, in micro-batch order."""
+    out: dict[str, float] = {}
+    for report in reports:
+        for name, value in report.items():
+            out[name] = max(out[name], value) if name in out and name.endswith("_max") else out.get(name, 0.0) + value
+    return out
+
+
+def _hand_over(policy: Policy, parts: Sequence[Part]) -> None:
+    """Sum the parts into `.grad`, in order; parameters no part touched keep None, so the optimizer leaves them alone."""
+    parameters = dict(policy.named_parameters())
+    for part in parts:
+        offset = 0
+        for name in part.touched:
+            p = parameters[name]
+            piece = torch.from_numpy(part.gradient_P[offset : offset + p.numel()]).view_as(p).to(p)
+            p.grad = piece.clone() if p.grad is None else p.grad.add_(piece)
+            offset += p.numel()
+    loads = [part.load_E for part in parts if part.load_E is not None]
+    if loads:
+        cast(Tensor, policy.load_E).copy_(torch.from_numpy(np.sum(loads, axis=0)))
+
+
+class Fuse:
+    """Stops a stage whose updates keep being refused: one is skipped and said aloud, the second in a row is an error."""
+
+    def __init__(self, stage: str, ledger: Ledger) -> None:
+        self.stage, self.ledger, self.blown = stage, ledger, 0
+
+    def check(self, outcome: Outcome, where: str) -> None:
+        if outcome.finite:
+            self.blown = 0
+            return
+        self.blown += 1
+        self.ledger.count("updates_not_finite")
+        what = f"largest step log-ratio {outcome.report.get('log_ratio_max', 0.0):.3g}"
+        self.ledger.loud(f"{self.stage}: the gradient at {where} is not finite or a ratio blew up ({what}); the update is skipped and the "
+                         "weights stay as they were")
+        if self.blown > 1:
+            raise DormouseError(f"{self.stage}: two updates in a row were not finite ({where}; {what}). The last good weights are in the "
+                                "resume file. Lower the learning rate (--lr) or raise KL (--kl), and start the stage again.")
