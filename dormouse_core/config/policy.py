@@ -24,6 +24,9 @@ class PolicyConfig(Config):
     """Inner width of an expert."""
     shared_rank: int = Field(32, ge=1)
     """Rank of the always-on shared expert (same d_ffn)."""
+    readout_rank: int | None = Field(None, ge=1)
+    """Rank of the readout every logit passes through; None follows `rank`. Raise it where `rank` is small: at rank 8 the
+    next byte is chosen from 8 numbers."""
     engram_rows: int = Field(1024, ge=16)
     """Rows of each hashed n-gram table (orders 2, 3, 4); a power of two."""
     engram_dim: int = Field(16, ge=1)

@@ -1,0 +1,189 @@
+"""The LoopBlock: the one block of weights the policy runs T times, written as two large products around its arms.
+
+With c = h + e_n and n = RMS(c), everything that reads u = n * g_norm is one product of n: q, k, v, the decay bottleneck,
+the output gate, beta, the controller, the shared expert's first factor and, when experts are narrow, theirs. Everything
+that is added to h is one product too: W_o, W_d, and the last factors of the experts. `Fused` holds the two weight
+matrices; it is built from the parameters once a forward (differentiable) and once a weight change for decoding.
+
+    y = w_a KDA(u) + [lam * Engram(n) + (1 - lam) * W_d u] + w_f (shared(u) + sum_i gate_i expert_i(u)),  lam = min(w_m, lam_max)
+    h <- c + rho * y
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.policy.engram import KEY_EPS, Engram, agreement
+from dormouse_core.policy.experts import Experts, Factors, Route, Tsct, mix_dense, mix_sorted, mix_wide, route
+from dormouse_core.policy.kda import Kda, attend_byte, attend_window
+from dormouse_core.policy.norms import rms_normalise
+
+GATES = 3
+"""Controller columns before the router's: attention, memory, experts."""
+
+
+def controller_width(config: PolicyConfig) -> int:
+    """3 gates and E router scores, padded to a multiple of 4."""
+    return -(-(GATES + config.n_experts) // 4) * 4
+
+
+def narrow(config: PolicyConfig) -> bool:
+    """True when all experts' outer factors fit into the block's two products."""
+    return config.n_experts * config.rank <= 2 * config.d_model
+
+
+class LoopBlock(nn.Module):
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        d, f = config.d_model, config.d_ffn
+        self.norm = nn.Parameter(torch.empty(d))
+        self.iter_embed = nn.Parameter(torch.empty(config.max_iter, d))
+        self.rho = nn.Parameter(torch.empty(()))
+        self.controller = nn.Parameter(torch.empty(controller_width(config), 2 * d))
+        self.mem_dense = nn.Parameter(torch.empty(d, d))
+        self.kda = Kda(config)
+        self.engram = Engram(config)
+        self.experts = Experts(config)
+        self.shared_up = Tsct(d, f, config.shared_rank)
+        self.shared_down = Tsct(f, d, config.shared_rank)
+
+
+class Fused(NamedTuple):
+    """The block's weights as a forward uses them; rows of w_in and columns of w_out in the order of `split_in`/`join`."""
+
+    w_in_XD: Tensor
+    w_start_PD: Tensor  # the controller's half that reads h_0
+    w_decay_DK: Tensor
+    b_decay_D: Tensor
+    w_out_DX: Tensor
+    w_engram_XM: Tensor  # key rows, then value rows times rho
+    shared_v_FR: Tensor
+    shared_u_FR: Tensor
+    factors: Factors
+    rho: Tensor
+
+
+def fuse(block: LoopBlock, config: PolicyConfig) -> Fused:
+    """Concatenate and fold: norm weights into what reads them, scales into factors, rho into what is added to h."""
+    kda, experts, d = block.kda, block.experts, config.d_model
+    small = narrow(config)
+    reads_u: list[Tensor] = [kda.query, kda.key, kda.value, kda.decay_up, kda.gate, kda.beta]
+    codes = [(block.shared_up.u * block.shared_up.s).t()]
+    shared_out = block.shared_down.scaled_v()
+    adds = [kda.out * kda.out_norm.repeat(config.n_heads), block.mem_dense * block.norm, shared_out]
+    up_u = experts.up_u * experts.up_s.unsqueeze(1)
+    if small:
+        codes.append(up_u.transpose(1, 2).reshape(-1, d))
+        adds.append(experts.down_v.transpose(0, 1).reshape(d, -1))
+    norm_controller = block.controller[:, :d]
+    rate_D = kda.rate_D()
+    return Fused(
+        torch.cat([torch.cat(reads_u) * block.norm, norm_controller, torch.cat(codes) * block.norm]),
+        block.controller[:, d:],
+        kda.decay_down * rate_D.unsqueeze(1),
+        kda.decay_bias * rate_D,
+        torch.cat(adds, 1) * block.rho,
+        torch.cat([block.engram.key, block.engram.value * block.rho]),
+        block.shared_up.v,
+        block.shared_down.u,
+        Factors(
+            experts.up_v,
+            experts.down_u * experts.down_s.unsqueeze(1),
+            None if small else up_u * block.norm.unsqueeze(-1),
+            None if small else experts.down_v * block.rho,
+        ),
+        block.rho,
+    )
+
+
+class Memory(NamedTuple):
+    """What the n-gram tables say about every byte of a window, the same for all iterations. Both [N, d]."""
+
+    key_ND: Tensor
+    value_ND: Tensor
+
+
+def read_memory(rows_N3: Tensor, table_RM: Tensor, fused: Fused) -> Memory:
+    read_NM = F.embedding(rows_N3, table_RM).flatten(1)
+    key_ND, value_ND = F.linear(read_NM, fused.w_engram_XM).chunk(2, -1)
+    return Memory(rms_normalise(key_ND, KEY_EPS), value_ND)
+
+
+class Reads(NamedTuple):
+    """The block's input product, cut into what its arms take."""
+
+    qkv: Tensor
+    decay: Tensor
+    gate: Tensor
+    beta: Tensor
+    control: Tensor
+    shared: Tensor
+    code: Tensor
+
+
+def split_in(n_ND: Tensor, start_NP: Tensor, fused: Fused, config: PolicyConfig) -> Reads:
+    """Sigmoids are taken together: gate, beta and controller columns lie side by side."""
+    d, heads, width = config.d_model, config.n_heads, config.head_dim
+    pad = controller_width(config)
+    product = F.linear(n_ND, fused.w_in_XD)
+    rest = product.shape[1] - 3 * d - width - d - heads - pad - config.shared_rank
+    qkv, decay, gates, shared, code = product.split((3 * d, width, d + heads + pad, config.shared_rank, rest), -1)
+    gate, beta, control = gates.split((d, heads, pad), -1)
+    control = torch.sigmoid(control + start_NP)
+    return Reads(qkv, decay, torch.sigmoid(gate), torch.sigmoid(beta), control, shared, code)
+
+
+def join(
+    attended_ND: Tensor, n_ND: Tensor, reads: Reads, memory: Memory, choice: Route, fused: Fused, config: PolicyConfig, dense: bool
+) -> tuple[Tensor, Tensor]:
+    """All that is added to c, as (rho * lam * memory [N, d] plus wide experts, the input of the output product [N, X])."""
+    attention_N1, memory_N1, expert_N1 = reads.control[:, :GATES].unsqueeze(-1).unbind(1)
+    lam_N1 = memory_N1.clamp_max(config.lam_max)
+    added_ND = memory.value_ND * (agreement(memory.key_ND, n_ND) * lam_N1)
+    shared_NR = F.silu(F.linear(reads.shared, fused.shared_v_FR)) @ fused.shared_u_FR
+    parts = [attended_ND * reads.gate * attention_N1, n_ND * (1 - lam_N1), shared_NR * expert_N1]
+    if narrow(config):
+        code_NER = reads.code.unflatten(-1, (config.n_experts, config.rank))
+        mix = mix_dense if dense else mix_sorted
+        parts.append(mix(code_NER, choice, fused.factors) * expert_N1)
+    else:
+        added_ND = added_ND + mix_wide(n_ND, choice, fused.factors) * expert_N1
+    return added_ND, torch.cat(parts, -1)
+
+
+def iterate_window(
+    h_BLD: Tensor, iteration: int, start_NP: Tensor, memory: Memory, state_BHKV: Tensor, bias_E: Tensor, block: LoopBlock,
+    fused: Fused, config: PolicyConfig,
+) -> tuple[Tensor, Tensor, Route]:
+    """One iteration over a window: (h, this iteration's final KDA state, the router's choice)."""
+    batch, length, d = h_BLD.shape
+    c_ND = h_BLD.reshape(-1, d) + block.iter_embed[iteration]
+    n_ND = rms_normalise(c_ND, config.norm_eps)
+    reads = split_in(n_ND, start_NP, fused, config)
+    decay_ND = F.linear(reads.decay, fused.w_decay_DK, fused.b_decay_D)
+    attended_BLD, state = attend_window(
+        reads.qkv.unflatten(0, (batch, length)), decay_ND.view(batch, length, d), reads.beta.unflatten(0, (batch, length)),
+        state_BHKV, config.n_heads, config.chunk,
+    )
+    choice = route(reads.control[:, GATES : GATES + config.n_experts], bias_E, config.moe_topk)
+    added_ND, joined_NX = join(attended_BLD.reshape(-1, d), n_ND, reads, memory, choice, fused, config, dense=False)
+    h_ND = c_ND + added_ND + F.linear(joined_NX, fused.w_out_DX)
+    return h_ND.view(batch, length, d), state, choice
+
+
+def iterate_byte(
+    h_BD: Tensor, iteration: int, start_BP: Tensor, memory: Memory, state_NKV: Tensor, bias_E: Tensor, block: LoopBlock,
+    fused: Fused, config: PolicyConfig,
+) -> Tensor:
+    """One iteration for one byte a row; the KDA state [B * H, K, V] is updated in place."""
+    c_BD = h_BD + block.iter_embed[iteration]
+    n_BD = rms_normalise(c_BD, config.norm_eps)
+    reads = split_in(n_BD, start_BP, fused, config)
+    decay_BD = F.linear(reads.decay, fused.w_decay_DK, fused.b_decay_D)
+    attended_BD = attend_byte(reads.qkv, decay_BD, reads.beta, state_NKV, config.n_heads)
+    choice = route(reads.control[:, GATES : GATES + config.n_experts], bias_E, config.moe_topk)
+    added_BD, joined_BX = join(attended_BD, n_BD, reads, memory, choice, fused, config, dense=True)
+    return torch.addmm(c_BD + added_BD, joined_BX, fused.w_out_DX.t())

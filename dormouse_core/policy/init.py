@@ -1,0 +1,38 @@
+"""Initial values. Every tensor draws from a generator of its own, named by (seed, tensor name): adding or removing a
+parameter changes no other one, and the values do not depend on the order of construction.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from dormouse_core.seeding import key
+
+DECAY_BIAS = -4.6
+"""Decay logit at the start: alpha = exp(-5 * sigmoid(-4.6)) = 0.951, a memory of about 20 bytes. The sign is the lever:
+any logit above 0 caps alpha at 0.082."""
+
+
+def generator(seed: int, name: str) -> torch.Generator:
+    return torch.Generator().manual_seed(key("policy-init", seed, name))
+
+
+def normal(shape: tuple[int, ...], std: float, rng: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=rng) * std
+
+
+def fan_in_uniform(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """Uniform in +-1/sqrt(fan_in); the last dimension is the fan-in."""
+    return (torch.rand(shape, generator=rng) * 2 - 1) / math.sqrt(shape[-1])
+
+
+def orthonormal(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """[..., m, r] with orthonormal columns (r <= m), by QR in fp64 with the sign of R's diagonal taken out."""
+    q, r = torch.linalg.qr(torch.randn(shape, generator=rng, dtype=torch.float64))
+    return (q * torch.sign(torch.diagonal(r, dim1=-2, dim2=-1)).unsqueeze(-2)).float()
+
+
+def fan_in_scale(n_out: int, rank: int) -> float:
+    """Scale of a factored linear that gives unit-variance input an output variance of 1/3, as a fan-in uniform would."""
+    return math.sqrt(n_out / (3 * rank))

@@ -1,0 +1,180 @@
+"""Policy: bytes in, logits over bytes out; a window at a time (training, scoring) or a byte at a time (decoding).
+
+hidden = mean over iterations of the readout (constant weights only), logits = head(RMSNorm(hidden)), fp32. There is one
+head path: what samples is what trains. Equations, shapes and what goes wrong: docs/policy.md.
+"""
+
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.encoding import VOCABULARY
+from dormouse_core.policy.block import Fused, LoopBlock, fuse, iterate_byte, iterate_window, read_memory
+from dormouse_core.policy.engram import hash_rows
+from dormouse_core.policy.experts import Tsct
+from dormouse_core.policy.heads import LinearHead
+from dormouse_core.policy.norms import rms_normalise
+from dormouse_core.policy.state import MIN_ROWS, State
+
+
+class PolicyOutput(NamedTuple):
+    """logits_BLV fp32; hidden_BLD the mean readout before its norm; state after the window; deep_TBLV when asked for."""
+
+    logits_BLV: Tensor
+    hidden_BLD: Tensor
+    state: State
+    deep_TBLV: Tensor | None = None
+
+
+class _Packed(NamedTuple):
+    """Weights as decoding uses them, with the versions of the parameters they were made from."""
+
+    fused: Fused
+    w_head_VD: Tensor
+    out_v_DR: Tensor
+    parameters: tuple[Tensor, ...]
+    versions: tuple[int, ...]
+
+
+class Policy(nn.Module):
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.config = config
+        d = config.d_model
+        self.embedding = nn.Parameter(torch.empty(VOCABULARY, d))
+        self.block = LoopBlock(config)
+        self.readout = Tsct(d, d, config.readout_rank or config.rank)
+        self.final_norm = nn.Parameter(torch.empty(d))
+        self.head = Tsct(d, VOCABULARY, min(d, VOCABULARY))
+        self.value_head = LinearHead(d)
+        self.q_head = LinearHead(d)
+        self.mor_router = LinearHead(d)
+        self.register_buffer("balance_bias_E", torch.zeros(config.n_experts))
+        self.register_buffer("load_E", torch.zeros(config.n_experts, dtype=torch.int64))
+        self.register_buffer("balance_version", torch.zeros((), dtype=torch.int64))
+        self.count_load = False
+        """While True, forwards in train mode add the experts' hard-selection counts to `load_E`."""
+        self._packed: _Packed | None = None
+
+    @property
+    def lfb_version(self) -> int:
+        """How often the selection bias has moved. Log-probs of two versions are not comparable."""
+        return int(cast(Tensor, self.balance_version))
+
+    def initial_state(self, batch: int) -> State:
+        c = self.config
+        return State.zeros(batch, c.max_iter, c.n_heads, c.head_dim, self.embedding.device)
+
+    def state_from_bytes(self, rows: list[bytes]) -> State:
+        return State.from_bytes(rows, self.config.max_iter, self.config.n_heads, self.config.head_dim)
+
+    def value(self, hidden_XD: Tensor) -> Tensor:
+        return cast(Tensor, self.value_head(hidden_XD))
+
+    def head_weight(self) -> Tensor:
+        """[V, d]: the factored head multiplied out, the final norm's weight folded in."""
+        return self.head.scaled_v() @ (self.head.u * self.final_norm.unsqueeze(1)).t()
+
+    def _logits(self, hidden_XD: Tensor, w_head_VD: Tensor) -> Tensor:
+        return F.linear(rms_normalise(hidden_XD, self.config.norm_eps), w_head_VD).float()
+
+    def forward(self, ids_BL: Tensor, state: State | None = None, deep: bool = False) -> PolicyOutput:
+        """ids_BL: int64 bytes. Row b, position j of the logits predicts byte j + 1 from bytes 0..j and the state before."""
+        batch, length = ids_BL.shape
+        if batch * length < MIN_ROWS:
+            return self._forward_few(ids_BL, state, deep)
+        config, block = self.config, self.block
+        state = state if state is not None else self.initial_state(batch)
+        fused, w_head_VD = fuse(block, config), self.head_weight()
+        context_BX = torch.cat((state.tail_B3, ids_BL), 1)
+        memory = read_memory(hash_rows(context_BX, config.engram_rows).flatten(0, 1), block.engram.rows, fused)
+        h_BLD = F.embedding(ids_BL, self.embedding)
+        start_NP = F.linear(rms_normalise(h_BLD.flatten(0, 1), config.norm_eps), fused.w_start_PD)
+        streams, readings = [], []
+        for n in range(config.max_iter):
+            h_BLD, stream, choice = iterate_window(
+                h_BLD, n, start_NP, memory, state.kda_TBHKV_padded[n, :batch], cast(Tensor, self.balance_bias_E), block, fused, config
+            )
+            streams.append(stream)
+            readings.append(h_BLD)
+            if self.count_load and self.training:
+                cast(Tensor, self.load_E).add_(torch.bincount(choice.index_Nk.flatten(), minlength=config.n_experts))
+        mean_BLD = torch.stack(readings).mean(0) if len(readings) > 1 else readings[0]
+        out_v_DR = self.readout.scaled_v()
+        hidden_BLD = F.linear(mean_BLD @ self.readout.u, out_v_DR)
+        deep_TBLV = None
+        if deep:
+            deep_TBLV = torch.stack([self._logits(F.linear(h @ self.readout.u, out_v_DR), w_head_VD) for h in readings])
+        return PolicyOutput(self._logits(hidden_BLD, w_head_VD), hidden_BLD, _state(streams, context_BX, batch), deep_TBLV)
+
+    def _forward_few(self, ids_BL: Tensor, state: State | None, deep: bool) -> PolicyOutput:
+        """Windows of fewer than 4 bytes in all: run with padding rows, so that their bits are those of a larger batch."""
+        batch = len(ids_BL)
+        padded = self.initial_state(MIN_ROWS)
+        if state is not None:
+            padded = State(
+                torch.cat((state.kda_TBHKV_padded[:, :batch], padded.kda_TBHKV_padded[:, batch:]), 1),
+                torch.cat((state.tail_B3, padded.tail_B3[batch:])),
+                MIN_ROWS,
+            )
+        counting, self.count_load = self.count_load, False
+        try:
+            out = self.forward(F.pad(ids_BL, (0, 0, 0, MIN_ROWS - batch)), padded, deep)
+        finally:
+            self.count_load = counting
+        final = State(out.state.kda_TBHKV_padded, out.state.tail_B3_padded, batch)
+        deep_TBLV = None if out.deep_TBLV is None else out.deep_TBLV[:, :batch]
+        return PolicyOutput(out.logits_BLV[:batch], out.hidden_BLD[:batch], final, deep_TBLV)
+
+    def refresh(self) -> None:
+        """Rebuild the weights decoding uses. Changes made in this process are noticed by themselves; call this when
+        another process wrote into shared parameters."""
+        self._packed = None
+
+    def _pack(self) -> _Packed:
+        packed = self._packed
+        if packed is not None and packed.versions == tuple([p._version for p in packed.parameters]):
+            return packed
+        parameters = tuple(self.parameters())
+        fused = fuse(self.block, self.config)
+        packed = _Packed(fused, self.head_weight(), self.readout.scaled_v(), parameters, tuple([p._version for p in parameters]))
+        self._packed = packed
+        return packed
+
+    @torch.inference_mode()
+    def decode(self, ids_B: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """One byte for each row of the state: (logits_BV for the next byte, hidden_BD). Updates the state in place."""
+        config, batch = self.config, state.batch
+        if ids_B.shape != (batch,):
+            raise ValueError(f"decode got {tuple(ids_B.shape)} bytes for a state of {batch} rows")
+        packed = self._pack()
+        if batch < MIN_ROWS:
+            ids_B = F.pad(ids_B, (0, MIN_ROWS - batch))
+        fused, rows = packed.fused, len(ids_B)
+        context_B4 = torch.cat((state.tail_B3_padded, ids_B.unsqueeze(1)), 1)
+        memory = read_memory(hash_rows(context_B4, config.engram_rows).flatten(0, 1), self.block.engram.rows, fused)
+        state.tail_B3_padded.copy_(context_B4[:, 1:])
+        h_BD = F.embedding(ids_B, self.embedding)
+        start_BP = F.linear(rms_normalise(h_BD, config.norm_eps), fused.w_start_PD)
+        total_BD = torch.zeros_like(h_BD)
+        for n in range(config.max_iter):
+            stream_NKV = state.kda_TBHKV_padded[n].view(rows * config.n_heads, config.head_dim, config.head_dim)
+            h_BD = iterate_byte(
+                h_BD, n, start_BP, memory, stream_NKV, cast(Tensor, self.balance_bias_E), self.block, fused, config
+            )
+            total_BD += h_BD
+        hidden_BD = F.linear((total_BD / config.max_iter) @ self.readout.u, packed.out_v_DR)
+        return self._logits(hidden_BD, packed.w_head_VD)[:batch], hidden_BD[:batch]
+
+
+def _state(streams: list[Tensor], context_BX: Tensor, batch: int) -> State:
+    """The state after a window, with its storage padded to 4 rows."""
+    kda_TBHKV, tail_B3 = torch.stack(streams), context_BX[:, -3:]
+    short = MIN_ROWS - batch
+    if short > 0:
+        kda_TBHKV = F.pad(kda_TBHKV, (0, 0, 0, 0, 0, 0, 0, short))
+        tail_B3 = F.pad(tail_B3, (0, 0, 0, short))
+    return State(kda_TBHKV, tail_B3.contiguous(), batch)
