@@ -140,7 +140,7 @@ def settle(data: bytes, cases: int, status: int, cpu: float, cpu_limit: float, w
 class _Running:
     number: int
     job: Job
-    canary: bool
+    canary: int  # index among the canaries, -1 for a job
     pipe: int
     data: bytearray = field(default_factory=bytearray)
     killed: bool = False
@@ -151,9 +151,9 @@ class _Runner:
     process: subprocess.Popen[bytes]
     control: socket.socket
     layers: tuple[str, ...]
-    waiting: deque[Job]
+    waiting: deque[tuple[int, Job]]
     running: dict[int, _Running] = field(default_factory=dict)
-    canaries: list[Outcome] = field(default_factory=list)
+    canaries: dict[int, Outcome] = field(default_factory=dict)
 
 
 class Runners:
@@ -189,17 +189,18 @@ class Runners:
     def pids(self) -> tuple[int, ...]:
         return tuple(r.process.pid for r in self._runners)
 
-    def run(self, jobs: Sequence[Job], canaries: Sequence[Job] = ()) -> tuple[list[Outcome], list[list[Outcome]]]:
-        """Outcomes of `jobs`, in order, and the canaries' outcomes of every runner that took part (restarted ones too)."""
+    def run(self, jobs: Sequence[Job], canaries: Sequence[Job] = ()) -> tuple[list[Outcome], list[dict[int, Outcome]]]:
+        """Outcomes of `jobs`, in order, and what each runner that took part (restarted ones too) made of the canaries,
+        by their index."""
         outcomes: list[Outcome | None] = [None] * len(jobs)
         queue = deque(range(len(jobs)))
-        heard: list[list[Outcome]] = []
+        heard: list[dict[int, Outcome]] = []
         restarts = 0
         wanted = min(self.config.workers, -(-len(jobs) // JOBS_A_RUNNER)) or 1
         started = [self._launch() for _ in range(wanted - len(self._runners))]
         self._runners += [self._greet(process, control) for process, control in started]
         for runner in self._runners:
-            runner.waiting, runner.canaries = deque(canaries), []
+            runner.waiting, runner.canaries = deque(enumerate(canaries)), {}
             heard.append(runner.canaries)
         slots: dict[int, int] = {}  # job number -> index in `jobs`
         while queue or any(r.waiting or r.running for r in self._runners):
@@ -215,7 +216,7 @@ class Runners:
                     continue
                 self.ledger.count("exec.runner_restarts")
                 fresh = self._greet(*self._launch())
-                fresh.waiting = deque(canaries)
+                fresh.waiting = deque(enumerate(canaries))
                 heard.append(fresh.canaries)
                 self._runners.append(fresh)
                 continue
@@ -261,8 +262,7 @@ class Runners:
     def _feed(self, runner: _Runner, jobs: Sequence[Job], queue: deque[int], slots: dict[int, int]) -> bool:
         """Keep IN_FLIGHT candidates running. False when the runner is gone."""
         while len(runner.running) < IN_FLIGHT and (runner.waiting or queue):
-            canary = bool(runner.waiting)
-            job = runner.waiting.popleft() if canary else jobs[queue[0]]
+            canary, job = runner.waiting.popleft() if runner.waiting else (-1, jobs[queue[0]])
             self._next = (self._next + 1) & 0xFFFFFFFF
             read, write = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(read, False)
@@ -273,15 +273,13 @@ class Runners:
                 socket.send_fds(runner.control, [order], [memory, write])
             except OSError:
                 os.close(read)
-                if canary:
-                    runner.waiting.appendleft(job)
                 return False
             finally:
                 os.close(memory)
                 os.close(write)
             runner.running[self._next] = _Running(self._next, job, canary, read)
             self._selector.register(read, selectors.EVENT_READ, runner)
-            if not canary:
+            if canary < 0:
                 slots[self._next] = queue.popleft()
         return True
 
@@ -308,8 +306,8 @@ class Runners:
         why = 3 if row.killed else why
         end, detail, load_error, claims = settle(bytes(row.data), len(row.job.inputs), status, cpu, self.config.cpu_seconds, why)
         outcome = Outcome(end, detail, load_error, claims, cpu * 1e3, wall * 1e3)
-        if row.canary:
-            runner.canaries.append(outcome)
+        if row.canary >= 0:
+            runner.canaries[row.canary] = outcome
         else:
             outcomes[slots.pop(number)] = outcome
 
@@ -338,7 +336,7 @@ class Runners:
     def _lost(self, runner: _Runner, outcomes: list[Outcome | None], slots: dict[int, int]) -> None:
         """A runner died: nothing it had in flight gets a verdict."""
         for row in runner.running.values():
-            if not row.canary:
+            if row.canary < 0:
                 outcomes[slots.pop(row.number)] = Outcome(End.INFRA, "the runner died")
                 self.ledger.count("exec.lost_to_runner_death")
         self._drop(runner)

@@ -1,0 +1,225 @@
+"""exec: run the candidate's function on hidden inputs, compare what it claims with what was expected.
+
+trusted = {"entry_point": "f", "cases": [{"args": "<repr of a tuple>", "expected": "<repr>"}, ...]} and, for the task or for one
+case, "typing", "tolerance", "relax" (compare.py). program = start["program_prefix"] + action + start["program_suffix"].
+A pass needs every case claimed once, in order, equal; the END frame; a clean exit. Three canaries (right, wrong, liar)
+ride with every batch through the same path: one that is judged wrongly voids the batch.
+trusted = {"entry_point": "f", "test_src": "..."} runs the asserts inside the child, where a hostile program can lie to them; such
+verdicts carry the label `in_child_asserts`. admission/asserts.py turns most such tests into cases.
+Not here: limits and isolation (sandbox/).
+"""
+
+import ast
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dormouse_core.ledger import Ledger
+from dormouse_core.sandbox import limits, wire
+from dormouse_core.sandbox.runner import End, Job, Outcome, Runners
+from dormouse_core.tasks.task import Task
+from dormouse_core.verifiers.attempt import Attempt, BadTask, Finding, truncated
+from dormouse_core.verifiers.compare import TYPE_NAME, Relax, Rule, Typing, equal, holds_nan
+from dormouse_core.verifiers.verdict import VerdictClass
+
+MAX_PROGRAM = 1 << 18
+"""Bytes of source past which nothing is run."""
+IN_CHILD = "in_child_asserts"
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """A task's hidden cases, made ready once: inputs as sent, expected values as compared."""
+
+    entry_point: str
+    inputs: tuple[bytes, ...]
+    expected: tuple[bytes, ...]
+    trees: tuple[wire.Tree, ...]
+    rules: tuple[Rule, ...]
+    output_limit: int
+    test_src: str = ""
+
+
+def prepare(task: Task) -> Cases:
+    """Raises BadTask where the trusted data cannot be used, with the case and the cause."""
+    trusted = task.trusted
+    entry_point = trusted.get("entry_point")
+    if not isinstance(entry_point, str) or not entry_point.isidentifier():
+        raise BadTask(f"entry_point {str(entry_point)[:40]!r} is no function name")
+    if "cases" not in trusted and trusted.get("test_src"):
+        token = hashlib.sha256(task.id.encode()).hexdigest()[:16]
+        want = wire.encode(token)
+        return Cases("__claim__", (wire.encode(()),), (want,), (wire.decode_tree(want),), (Rule(),), limits.OUTPUT_SLACK, _check_source(trusted["test_src"], token))
+    rows = trusted.get("cases")
+    if not isinstance(rows, list | tuple) or not rows:
+        raise BadTask("no hidden cases: nothing could fail")
+    inputs, expected, rules = [], [], []
+    for index, row in enumerate(rows):
+        try:
+            args = ast.literal_eval(row["args"])
+            value = ast.literal_eval(row["expected"])
+            if type(args) is not tuple:
+                raise ValueError("args is not a tuple")
+            inputs.append(wire.encode(args))
+            expected.append(wire.encode(value))
+            rules.append(rule_of(trusted, row))
+        except (KeyError, ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+            raise BadTask(f"case {index}: {type(error).__name__}: {str(error)[:80]}") from error
+    trees = tuple(map(wire.decode_tree, expected))
+    for index, tree in enumerate(trees):
+        if holds_nan(tree):
+            raise BadTask(f"case {index} expects NaN, which equals nothing")
+    room = min(limits.MAX_OUTPUT, limits.OUTPUT_SLACK + 16 * sum(map(len, expected)))
+    return Cases(entry_point, tuple(inputs), tuple(expected), trees, tuple(rules), room)
+
+
+def rule_of(trusted: dict[str, Any], row: dict[str, Any]) -> Rule:
+    """The comparison of one case: its own settings before the task's. Raises ValueError on an unknown one."""
+    pick = {name: row.get(name, trusted.get(name)) for name in ("typing", "tolerance", "relax")}
+    tolerance = float(pick["tolerance"] or 0.0)
+    if not 0 <= tolerance < float("inf"):
+        raise ValueError(f"tolerance {tolerance} is not a finite number of at least 0")
+    return Rule(Typing(pick["typing"] or "strict"), tolerance, Relax(pick["relax"] or ""))
+
+
+def _check_source(test_src: str, token: str) -> str:
+    return f"\n\n{test_src}\n\ndef __claim__():\n    return {token!r}\n"
+
+
+def program_of(attempt: Attempt, cases: Cases) -> bytes:
+    start = attempt.task.start
+    head, tail = str(start.get("program_prefix", "")), str(start.get("program_suffix", ""))
+    return head.encode() + attempt.actions[-1] + (tail + cases.test_src).encode()
+
+
+def judge_batch(attempts: Sequence[Attempt], runners: Runners, ledger: Ledger) -> list[Finding]:
+    """One finding an attempt, in order. Identical programs of one task run once."""
+    findings: list[Finding | None] = [None] * len(attempts)
+    ready: dict[str, Cases | BadTask] = {}
+    jobs: dict[tuple[str, bytes], list[int]] = {}
+    for index, attempt in enumerate(attempts):
+        task_id = attempt.task.id
+        if task_id not in ready:
+            try:
+                ready[task_id] = prepare(attempt.task)
+            except BadTask as error:
+                ready[task_id] = error
+        cases = ready[task_id]
+        if isinstance(cases, BadTask):
+            findings[index] = Finding(VerdictClass.VERIFIER_ERROR, "exec.task", str(cases))
+        elif (early := _without_running(attempt)) is not None:
+            findings[index] = early
+        else:
+            jobs.setdefault((task_id, program_of(attempt, cases)), []).append(index)
+    if jobs:
+        for indices, finding in zip(jobs.values(), _run(list(jobs), ready, runners, ledger), strict=True):
+            for index in indices:
+                findings[index] = finding
+        ledger.count("exec.programs_run", len(jobs))
+        ledger.count("exec.verdicts_shared", sum(map(len, jobs.values())) - len(jobs))
+    return [f or Finding(VerdictClass.VERIFIER_ERROR, "exec.batch", "no finding") for f in findings]
+
+
+def _without_running(attempt: Attempt) -> Finding | None:
+    if (early := truncated(attempt, "exec.stop")) is not None:
+        return early
+    action = attempt.actions[-1]
+    if not action.strip():
+        return Finding(VerdictClass.UNPARSEABLE, "exec.program", "empty program")
+    if len(action) > MAX_PROGRAM:
+        return Finding(VerdictClass.FAIL, "exec.program", f"program of {len(action)} bytes, the limit is {MAX_PROGRAM}")
+    return None
+
+
+def _run(keys: list[tuple[str, bytes]], ready: dict[str, Any], runners: Runners, ledger: Ledger) -> list[Finding]:
+    jobs = [Job(program, ready[task_id].entry_point, ready[task_id].inputs, ready[task_id].output_limit) for task_id, program in keys]
+    outcomes, canaries = runners.run(jobs, [Job(source, CANARY_CASES.entry_point, CANARY_CASES.inputs) for _, source, _ in CANARIES])
+    if trouble := canary_trouble(canaries):
+        ledger.loud(f"exec verifier: a canary was judged wrongly ({trouble}), so this batch of {len(jobs)} programs has no verdicts. "
+                    "The runner or the machine cannot be trusted as it is: see docs/verifier.md, canaries.")
+        ledger.count("exec.canary_failures")
+        return [Finding(VerdictClass.VERIFIER_ERROR, "exec.canary", trouble) for _ in jobs]
+    return [find(ready[task_id], outcome) for (task_id, _), outcome in zip(keys, outcomes, strict=True)]
+
+
+def find(cases: Cases, outcome: Outcome) -> Finding:
+    """The class of one outcome. Total."""
+    wrong = [w for i, claim in enumerate(outcome.claims) if (w := _case_trouble(cases, i, claim.kind, claim.payload))]
+    total = len(cases.inputs)
+    passed = len(outcome.claims) - len(wrong)
+    verdict, decided_by, reason = _class_of(outcome, wrong, passed, total)
+    labels = (IN_CHILD,) if cases.test_src else ()
+    return Finding(verdict, decided_by, reason, passed / total if verdict is not VerdictClass.VERIFIER_ERROR else 0.0, passed, total,
+                   labels=labels, cpu_ms=outcome.cpu_ms, wall_ms=outcome.wall_ms, ran=True)
+
+
+_BY_END = {
+    End.INFRA: (VerdictClass.VERIFIER_ERROR, "exec.runner"),
+    End.CPU: (VerdictClass.TIMEOUT, "exec.rlimit_cpu"),
+    End.WALL: (VerdictClass.TIMEOUT, "exec.wall_backstop"),
+    End.OUTPUT: (VerdictClass.FAIL, "exec.output_limit"),
+    End.CRASH: (VerdictClass.FAIL, "exec.signal"),
+    End.BREACH: (VerdictClass.VIOLATION, "exec.protocol"),
+    End.EARLY_EXIT: (VerdictClass.FAIL, "exec.early_exit"),
+}
+_BY_ERROR = {
+    "MemoryError": (VerdictClass.FAIL, "exec.rlimit_as"),
+    "BlockingIOError": (VerdictClass.VIOLATION, "exec.rlimit_nproc"),
+    "PermissionError": (VerdictClass.VIOLATION, "exec.permission"),
+}
+
+
+def _class_of(outcome: Outcome, wrong: list[tuple[VerdictClass, str, str]], passed: int, total: int) -> tuple[VerdictClass, str, str]:
+    if outcome.end is not End.CLEAN:
+        return *_BY_END[outcome.end], outcome.detail or f"after {len(outcome.claims)} of {total} cases"
+    if outcome.load_error:
+        phase, _, name = outcome.load_error.partition(":")
+        unparseable = (VerdictClass.UNPARSEABLE, "exec.compile") if phase == "compile" else (VerdictClass.FAIL, f"exec.{phase}")
+        return *_BY_ERROR.get(name, unparseable), outcome.load_error
+    if wrong:
+        return wrong[0]
+    if passed == total > 0:
+        return VerdictClass.PASS, "exec.compare", ""
+    return VerdictClass.VIOLATION, "exec.protocol", "cases missing"
+
+
+def _case_trouble(cases: Cases, index: int, kind: bytes, payload: bytes) -> tuple[VerdictClass, str, str] | None:
+    """None when the claim is right. Reasons never hold a claimed or an expected value, only types and names."""
+    if kind == b"X":
+        name = payload.decode("utf-8", "replace")
+        return *_BY_ERROR.get(name, (VerdictClass.FAIL, "exec.exception")), f"case {index}: raise:{name}"
+    if kind == b"U":
+        return VerdictClass.FAIL, "exec.wire", f"case {index}: {payload.decode('utf-8', 'replace')}"
+    if payload == cases.expected[index]:
+        return None
+    try:
+        claim = wire.decode_tree(payload)
+    except wire.WireError as error:
+        return VerdictClass.VIOLATION, "exec.protocol", f"case {index}: malformed value, {error}"
+    if equal(claim, cases.trees[index], cases.rules[index]):
+        return None
+    got, want = TYPE_NAME[claim[0]], TYPE_NAME[cases.trees[index][0]]
+    return VerdictClass.FAIL, "exec.compare", f"case {index}: wrong {got}" + ("" if got == want else f" where {want} is due")
+
+
+CANARIES: tuple[tuple[str, bytes, tuple[VerdictClass, str]], ...] = (
+    ("right", b"def f(a, b):\n    return a + b\n", (VerdictClass.PASS, "exec.compare")),
+    ("wrong", b"def f(a, b):\n    return a - b\n", (VerdictClass.FAIL, "exec.compare")),
+    ("liar", b"class Yes:\n    def __eq__(self, other):\n        return True\ndef f(a, b):\n    return Yes()\n", (VerdictClass.FAIL, "exec.wire")),
+)
+CANARY_CASES = Cases("f", (wire.encode((2, 3)), wire.encode((-1, 8))), (wire.encode(5), wire.encode(7)),
+                     (wire.decode_tree(wire.encode(5)), wire.decode_tree(wire.encode(7))), (Rule(), Rule()), limits.OUTPUT_SLACK)
+
+
+def canary_trouble(heard: Sequence[Mapping[int, Outcome]]) -> str:
+    """'' when every canary that ran was judged as it must be and one runner ran them all."""
+    complete = False
+    for outcomes in heard:
+        for index, outcome in sorted(outcomes.items()):
+            name, _, want = CANARIES[index]
+            got = find(CANARY_CASES, outcome)
+            if (got.verdict, got.decided_by) != want:
+                return f"{name}: {got.verdict} by {got.decided_by}, {got.reason}"
+        complete = complete or len(outcomes) == len(CANARIES)
+    return "" if complete else "no runner answered all of them"

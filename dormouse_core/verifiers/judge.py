@@ -1,0 +1,90 @@
+"""judge: one verdict an attempt, in order, whatever the attempts hold.
+
+One answer never ends a batch: what a verifier raises becomes that attempt's `verifier_error`, counted and named.
+Not here: how each kind decides (exact, exec, env_step), what a verdict is worth (learning/reward.py).
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from dormouse_core.config.stages import VerifyConfig
+from dormouse_core.envs.environment import StopReason
+from dormouse_core.ledger import DormouseError, Ledger
+from dormouse_core.sandbox import limits
+from dormouse_core.sandbox.runner import Runners
+from dormouse_core.tasks.task import VerifierKind
+from dormouse_core.verifiers import env_step, exact, exec
+from dormouse_core.verifiers.attempt import Attempt, BadTask, Finding, verifier_sha256
+from dormouse_core.verifiers.verdict import Verdict, VerdictClass
+
+IN_PROCESS = {VerifierKind.EXACT: exact.judge, VerifierKind.ENV_STEP: env_step.judge}
+
+
+def judge(attempts: Sequence[Attempt], config: VerifyConfig, ledger: Ledger, runners: Runners | None = None) -> list[Verdict]:
+    """Verdicts of `attempts`, in their order.
+
+    runners: kept open by a caller that judges many batches; without it they are started for this batch when it holds
+    programs. Counts every class in the ledger as `verdicts.<class>`. Never raises because of an answer or a task.
+    """
+    began = time.perf_counter()
+    findings: list[Finding | None] = [None] * len(attempts)
+    layers: tuple[str, ...] = ()
+    programs: list[int] = []
+    seen: dict[tuple[str, tuple[bytes, ...], StopReason], Finding] = {}
+    for index, attempt in enumerate(attempts):
+        if attempt.stop is StopReason.INFRA:
+            findings[index] = Finding(VerdictClass.VERIFIER_ERROR, "rollout.infra", "the episode ended by a failure of the machine")
+        elif attempt.task.verifier is VerifierKind.EXEC:
+            programs.append(index)
+        else:
+            key = (attempt.task.id, attempt.actions, attempt.stop)
+            if key not in seen:
+                seen[key] = _in_process(attempt, ledger)
+            findings[index] = seen[key]
+    if programs:
+        batch = [attempts[i] for i in programs]
+        found, layers = _programs(batch, config, ledger, runners)
+        for index, finding in zip(programs, found, strict=True):
+            findings[index] = finding
+    verdicts = [_verdict(a, f or Finding(VerdictClass.VERIFIER_ERROR, "judge", "no finding"), layers)
+                for a, f in zip(attempts, findings, strict=True)]
+    for name, n in Counter(v.verdict for v in verdicts).items():
+        ledger.count(f"verdicts.{name}", n)
+    ledger.seconds["judge"] += time.perf_counter() - began
+    return verdicts
+
+
+def _in_process(attempt: Attempt, ledger: Ledger) -> Finding:
+    kind = attempt.task.verifier
+    began = time.perf_counter()
+    try:
+        finding = IN_PROCESS[kind](attempt)
+    except (BadTask, DormouseError) as error:
+        finding = Finding(VerdictClass.VERIFIER_ERROR, f"{kind}.task", str(error))
+    except Exception as error:  # a verifier's own defect is this attempt's verifier_error, never the batch's end
+        ledger.loud(f"verifier {kind} failed with {type(error).__name__} on task {attempt.task.id[:12]}: such attempts have no verdict")
+        finding = Finding(VerdictClass.VERIFIER_ERROR, f"{kind}.defect", type(error).__name__)
+    spent = (time.perf_counter() - began) * 1e3
+    return finding._replace(cpu_ms=spent, wall_ms=spent)
+
+
+def _programs(batch: Sequence[Attempt], config: VerifyConfig, ledger: Ledger, runners: Runners | None) -> tuple[list[Finding], tuple[str, ...]]:
+    try:
+        if runners is not None:
+            return exec.judge_batch(batch, runners, ledger), runners.layers
+        with Runners(config, ledger) as own:
+            return exec.judge_batch(batch, own, ledger), own.layers
+    except (DormouseError, OSError) as error:
+        ledger.loud(f"exec verifier: {error}; {len(batch)} programs have no verdict")
+        ledger.count("exec.no_runner")
+        return [Finding(VerdictClass.VERIFIER_ERROR, "exec.runner", type(error).__name__) for _ in batch], ()
+
+
+def _verdict(attempt: Attempt, finding: Finding, layers: tuple[str, ...]) -> Verdict:
+    return Verdict(
+        trajectory_id=attempt.trajectory_id, task_id=attempt.task.id, kind=attempt.task.verifier, verdict=finding.verdict,
+        score=1.0 if finding.verdict is VerdictClass.PASS else finding.score, cases_passed=finding.cases_passed,
+        cases_total=finding.cases_total, milestones_passed=finding.milestones_passed, milestones_total=finding.milestones_total,
+        isolation=limits.ISOLATION if finding.ran else "none", layers=layers if finding.ran else (), decided_by=finding.decided_by,
+        reason=finding.reason, labels=finding.labels, verifier_sha256=verifier_sha256(), wall_ms=finding.wall_ms, cpu_ms=finding.cpu_ms)
