@@ -20,6 +20,7 @@ class Kind(StrEnum):
     STRATEGY_REVIEW = "strategy_review"
     PROMOTION = "promotion"
     EVAL_REPORT = "eval_report"
+    EVAL_TABLE = "eval_table"  # .parquet: per-task rows of a report or a holdout verdict
 
 
 class Parent(Record):

@@ -27,6 +27,8 @@ class CellState(Record):
     rate_high: float | None = None
     band: str = "frontier"
     """Where the curriculum has it: mastered, frontier, boundary or archived (`evolution/posterior.py`)."""
+    factor: float = Field(1.0, gt=0)
+    """What the last strategy review multiplies the cell's share by."""
     weight: float = Field(0.0, ge=0)
     """Share of a round's draws, all cells together 1."""
     cause: str = ""
@@ -39,7 +41,7 @@ class CellState(Record):
 
 
 class PlanInput(Record):
-    """One artifact the plan froze, with where the pipeline has it."""
+    """Where the pipeline had one artifact the plan froze. Varies from run to run."""
 
     artifact: Parent
     run_id: str = ""
@@ -57,12 +59,21 @@ class CyclePlan(Record):
     seed: int
     """Root of every draw of the cycle."""
     cells: tuple[CellState, ...] = Field(min_length=1)
-    inputs: tuple[PlanInput, ...] = ()
-    """What the cycle starts from: base checkpoint, curriculum, failure memory, ..."""
+    suite: str = ""
+    """Suite its cells are of."""
+    inputs: tuple[Parent, ...] = ()
+    """What the cycle starts from: `checkpoint`, `sft`, `tasks` of round 0; `promotion`, `curriculum`, `failure_memory` and
+    `strategy_review` of the cycle before."""
+    origins: tuple[PlanInput, ...] = ()
+    """Runs and storage ids of the inputs; no part of the plan's identity."""
+    failures: dict[str, float] = {}
+    """Cell -> weight the failure memory gives it; empty while it is off or knows none."""
+    retries: tuple[str, ...] = ()
+    """Ids of failed training tasks that may be drawn again."""
     causes: tuple[str, ...] = ()
     """One line for each thing that changed this plan against the one before, naming its cause."""
     config_sha256: str = ""
 
     def input(self, role: str) -> Parent | None:
         """The frozen artifact of a role; None where the plan has none."""
-        return next((i.artifact for i in self.inputs if i.artifact.role == role), None)
+        return next((i for i in self.inputs if i.role == role), None)

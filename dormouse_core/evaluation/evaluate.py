@@ -1,0 +1,130 @@
+"""Evaluate checkpoints: one greedy and n sampled answers a task at the task's own byte budget, judged, scored, stored.
+
+The draws of an answer depend on (seed, purpose, task, row) and not on the weights, so two policies measured for one purpose
+answer the same tasks with the same random numbers: their difference is paired twice. Answers that are byte for byte the same
+to the same task are judged once.
+Not here: which tasks (suites), intervals (report), who is promoted (holdout).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dormouse_core.artifacts.code_version import code_version
+from dormouse_core.artifacts.provenance import Artifact, Kind, Parent, Provenance
+from dormouse_core.artifacts.store import Store
+from dormouse_core.config.run import RunConfig
+from dormouse_core.config.stages import RolloutConfig
+from dormouse_core.config.suite import load_suite
+from dormouse_core.encoding import unescape
+from dormouse_core.evaluation.policies import measure_bounds
+from dormouse_core.evaluation.report import EvalReport, split_report
+from dormouse_core.evaluation.scores import Scores
+from dormouse_core.evaluation.suites import suite_tasks
+from dormouse_core.ledger import DormouseError, Ledger
+from dormouse_core.policy.model import Policy
+from dormouse_core.rollouts.engine import roll
+from dormouse_core.rollouts.request import Origin, RolloutRequest, group_requests
+from dormouse_core.rollouts.workers import WorkerPool
+from dormouse_core.tasks.splits import FROZEN_ROOT
+from dormouse_core.tasks.task import Split, Task
+from dormouse_core.verifiers.attempt import Attempt
+from dormouse_core.verifiers.judge import judge
+
+STAGE = "evaluation"
+
+
+class Answer(NamedTuple):
+    """One played episode, as little of it as a verdict and a score need."""
+
+    id: str
+    actions: tuple[bytes, ...]
+    stop: str
+    tokens: int
+
+
+class Share(NamedTuple):
+    """One worker's part of the episodes."""
+
+    requests: tuple[RolloutRequest, ...]
+    config: RolloutConfig
+
+
+def play_share(policy: Policy, share: Share) -> list[Answer]:
+    """Play one share, in this process. Module-level, so that worker processes can be sent it."""
+    trajectories = roll(policy, share.requests, share.config, Ledger())
+    return [Answer(t.id, tuple(unescape(s.action_bytes) for s in t.steps), t.stop, t.tokens) for t in trajectories]
+
+
+def evaluation_requests(tasks: Sequence[Task], origin: Origin, config: RunConfig) -> list[list[RolloutRequest]]:
+    """[M][1 + samples]: the greedy request of each task, then its sampled ones."""
+    rows = range(1, 1 + config.eval.samples)
+    return [[*group_requests(t, origin, [0], 0.0), *group_requests(t, origin, rows, config.roll.temperature)] for t in tasks]
+
+
+def answer_tasks(policy: Policy, identity: str, purpose: str, tasks: Sequence[Task], config: RunConfig, workers: WorkerPool,
+                 ledger: Ledger) -> list[list[Answer]]:
+    """[M][1 + samples] answers of one policy. purpose: what the measurement is for; policies that share it share their draws."""
+    origin = Origin(cycle=purpose, round=0, policy=identity, seed=config.runtime.seed, lfb_version=policy.lfb_version)
+    requests = evaluation_requests(tasks, origin, config)
+    shares = [Share(tuple(r for group in requests[i :: config.roll.workers] for r in group), config.roll)
+              for i in range(config.roll.workers)]
+    workers.set_weights(policy)
+    played = {a.id: a for part in workers.map(play_share, [s for s in shares if s.requests]) for a in part}
+    ledger.count("evaluation_answers", len(played))
+    return [[played[r.id] for r in group] for group in requests]
+
+
+def score_answers(tasks: Sequence[Task], answers: Mapping[str, list[list[Answer]]], config: RunConfig, ledger: Ledger) -> dict[str, Scores]:
+    """Judge the answers of several policies to the same tasks, equal ones once; one `Scores` a policy.
+
+    Raises DormouseError when more answers than `rl.no_verdict_limit` got no verdict: such a score would be of a sample the
+    verifier chose.
+    """
+    unique: dict[tuple[str, tuple[bytes, ...], str], Attempt] = {}
+    for of_policy in answers.values():
+        for task, group in zip(tasks, of_policy, strict=True):
+            for a in group:
+                unique.setdefault((task.id, a.actions, a.stop), Attempt(a.id, task, a.actions, a.stop))
+    verdicts = dict(zip(unique, judge(list(unique.values()), config.verify, ledger), strict=True))
+    ledger.ask("evaluation answers judged (the rest are repeats)", ran=True, n=len(unique))
+    scores = {name: Scores(tasks, np.array([[verdicts[t.id, a.actions, a.stop].verdict.value for a in g] for t, g in zip(tasks, of, strict=True)]),
+                           np.array([[a.tokens for a in g] for g in of], dtype=np.int64)) for name, of in answers.items()}
+    for name, each in scores.items():
+        if each.no_verdict_share() > config.rl.no_verdict_limit:
+            raise DormouseError(f"evaluation of {name}: {each.no_verdict_share():.1%} of the answers got no verdict ({each.classes()}), more than "
+                                f"the {config.rl.no_verdict_limit:.0%} allowed by rl.no_verdict_limit. The verifier or the machine failed, not "
+                                "the policy: look at the reasons with `dormouse smoke`, then run the stage again")
+    return scores
+
+
+def run(config: RunConfig, checkpoint: Artifact, *, store: Store, ledger: Ledger, run_id: str = "", workers: WorkerPool | None = None,
+        fresh: bool = True) -> Artifact:
+    """`post-train eval`: one checkpoint on the suite's fresh split (seeds from its own identity), and on the frozen one where
+    `eval.frozen` is on. Returns the EVAL_REPORT; its per-task table is stored beside it."""
+    suite = load_suite(config.eval.suite)
+    policy = load_policy(store, checkpoint)
+    splits = [(Split.FRESH, checkpoint.identity)] * fresh + [(Split.FROZEN, FROZEN_ROOT)] * config.eval.frozen
+    if not splits:
+        raise DormouseError("nothing to evaluate: fresh seeds are off and eval.frozen is false; switch one of them on")
+    if not fresh:
+        ledger.loud("eval: fresh seeds off; only the frozen split is scored, which says nothing about promotion")
+    reports, tables = [], []
+    with borrowed(workers, config) as pool:
+        for split, root in splits:
+            tasks = suite_tasks(suite, split, root, config.eval.tasks_per_pool, ledger)
+            answers = answer_tasks(policy, checkpoint.identity, f"eval:{split}", tasks, config, pool, ledger)
+            scores = score_answers(tasks, {split.value: answers}, config, ledger)[split.value]
+            reports.append(split_report(scores, split, root, measure_bounds(tasks, config.verify, ledger), config.eval, config.runtime.seed, split))
+            tables.append(scores.table(split))
+    parents = (Parent(role="checkpoint", kind=Kind.CHECKPOINT, identity=checkpoint.identity),)
+    table = store.put_table(pa.concat_tables(tables), ("role", "task_id"), provenance(Kind.EVAL_TABLE, parents, config, ledger, run_id))
+    broken = [reason for r in reports for reason in r.broken]
+    for reason in broken:
+        ledger.loud(f"evaluation INVALID: {reason}")
+    report = EvalReport(checkpoint=checkpoint, suite=suite.name, samples=config.eval.samples, temperature=config.roll.temperature,
+                        splits=tuple(reports), table=table, verdict="VALID" if not broken else "INVALID: " + "; ".join(broken))
+    parents += (Parent(role="table", kind=Kind.EVAL_TABLE, identity=table.identity),)
+    return store.put_record(report, provenance(Kind.EVAL_REPORT, parents, config, ledger, run_id))
