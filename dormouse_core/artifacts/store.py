@@ -140,7 +140,7 @@ class Store:
     def save_resume(self, stage_key: str, checkpoint: Checkpoint, provenance: Provenance) -> None:
         """Write the resume file of a stage; the save before stays as `.prev.bin`."""
         data, _ = container.encode(checkpoint, provenance)
-        path = self._resume(stage_key)
+        path = self.resume_path(stage_key)
         write_atomic(path, data, previous=previous_name(path))
 
     def load_resume(self, stage_key: str, ledger: Ledger) -> Checkpoint | None:
@@ -148,7 +148,7 @@ class Store:
 
         Raises DormouseError when both are damaged.
         """
-        path = self._resume(stage_key)
+        path = self.resume_path(stage_key)
         if not path.exists():
             return None
         try:
@@ -163,10 +163,11 @@ class Store:
 
     def drop_resume(self, stage_key: str) -> None:
         """Remove a finished stage's resume files."""
-        for path in (self._resume(stage_key), previous_name(self._resume(stage_key))):
+        for path in (self.resume_path(stage_key), previous_name(self.resume_path(stage_key))):
             path.unlink(missing_ok=True)
 
-    def _resume(self, stage_key: str) -> Path:
+    def resume_path(self, stage_key: str) -> Path:
+        """Where a stage's resume file stands, or would."""
         return self.root / "resume" / stage_key / "resume.bin"
 
     # ---- inside ----------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ class PretrainConfig(Config):
     steps: int = Field(150, ge=0)
     batch: int = Field(16, ge=1)
     seq_len: int = Field(256, ge=16)
+    micro_batches: int = Field(2, ge=1)
+    """Fixed parts of a batch whose gradients are summed in order: worker count changes nothing."""
     eval_batches: int = Field(4, ge=1)
     """Fixed held-out window: eval_batches * batch * seq_len bytes, rewound before every evaluation."""
     eval_every: int = Field(0, ge=0)
