@@ -18,15 +18,14 @@ from dormouse_core.artifacts.provenance import Artifact, Kind, Provenance
 from dormouse_core.artifacts.store import Store
 from dormouse_core.config.drift import refuse_drift
 from dormouse_core.config.run import RunConfig
-from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.learning import anchors, corpus
 from dormouse_core.learning.batches import TextBatch, text_batch
 from dormouse_core.learning.corpus import Corpus
-from dormouse_core.learning.update import Optimizer, TextWork, score_text, update
+from dormouse_core.learning.update import TextWork, score_text, update
+from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.optim.balance import balance
 from dormouse_core.optim.groups import build_optimizer
-from dormouse_core.policy.build import build_policy, load_policy
-from dormouse_core.policy.model import Policy
+from dormouse_core.policy.model import build_policy, load_policy
 from dormouse_core.rollouts.workers import WorkerPool
 
 STAGE = "pretrained_checkpoint"
@@ -62,9 +61,9 @@ class _Session:
         before = store.load_resume(STAGE, ledger)
         if before is not None:
             self._check(before)
-            self.policy = load_policy(config.policy, before.model)
+            self.policy = load_policy(before, config.policy, str(store.resume_path(STAGE)))
             self.step, self.curve = before.state["step"], before.state["curve"]
-        self.optimizer: Optimizer = build_optimizer(self.policy, train.optimizer, train.steps)
+        self.optimizer = build_optimizer(self.policy, train.optimizer, train.steps)
         if before is not None:
             self.optimizer.load(before.optimizer)
             ledger.loud(f"train: going on from step {self.step} of {train.steps} ({store.resume_path(STAGE)})")
