@@ -6,7 +6,8 @@ to the same task are judged once.
 Not here: which tasks (suites), intervals (report), who is promoted (holdout).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from dormouse_core.evaluation.report import EvalReport, split_report
 from dormouse_core.evaluation.scores import Scores
 from dormouse_core.evaluation.suites import suite_tasks
 from dormouse_core.ledger import DormouseError, Ledger
-from dormouse_core.policy.model import Policy
+from dormouse_core.policy.model import Policy, load_policy
 from dormouse_core.rollouts.engine import roll
 from dormouse_core.rollouts.request import Origin, RolloutRequest, group_requests
 from dormouse_core.rollouts.workers import WorkerPool
@@ -50,6 +51,22 @@ class Share(NamedTuple):
 
     requests: tuple[RolloutRequest, ...]
     config: RolloutConfig
+
+
+@contextmanager
+def borrowed(pool: WorkerPool | None, config: RunConfig) -> Iterator[WorkerPool]:
+    """The caller's worker processes, left open; without any, own ones, closed at the end."""
+    if pool is not None:
+        yield pool
+    else:
+        with WorkerPool(config.roll.workers, config.runtime.threads) as own:
+            yield own
+
+
+def checkpoint_policy(store: Store, artifact: Artifact) -> Policy:
+    """The policy of a checkpoint, by the configuration in its own header."""
+    checkpoint = store.read_checkpoint(artifact)
+    return load_policy(checkpoint, checkpoint.config.policy, artifact.path)
 
 
 def play_share(policy: Policy, share: Share) -> list[Answer]:
@@ -100,31 +117,33 @@ def score_answers(tasks: Sequence[Task], answers: Mapping[str, list[list[Answer]
     return scores
 
 
-def run(config: RunConfig, checkpoint: Artifact, *, store: Store, ledger: Ledger, run_id: str = "", workers: WorkerPool | None = None,
+def run(config: RunConfig, checkpoint: Artifact, *, store: Store, ledger: Ledger, run_id: str = "", pool: WorkerPool | None = None,
         fresh: bool = True) -> Artifact:
     """`post-train eval`: one checkpoint on the suite's fresh split (seeds from its own identity), and on the frozen one where
     `eval.frozen` is on. Returns the EVAL_REPORT; its per-task table is stored beside it."""
     suite = load_suite(config.eval.suite)
-    policy = load_policy(store, checkpoint)
+    policy = checkpoint_policy(store, checkpoint)
     splits = [(Split.FRESH, checkpoint.identity)] * fresh + [(Split.FROZEN, FROZEN_ROOT)] * config.eval.frozen
     if not splits:
         raise DormouseError("nothing to evaluate: fresh seeds are off and eval.frozen is false; switch one of them on")
     if not fresh:
         ledger.loud("eval: fresh seeds off; only the frozen split is scored, which says nothing about promotion")
     reports, tables = [], []
-    with borrowed(workers, config) as pool:
+    with borrowed(pool, config) as workers:
         for split, root in splits:
             tasks = suite_tasks(suite, split, root, config.eval.tasks_per_pool, ledger)
-            answers = answer_tasks(policy, checkpoint.identity, f"eval:{split}", tasks, config, pool, ledger)
+            answers = answer_tasks(policy, checkpoint.identity, f"eval:{split}", tasks, config, workers, ledger)
             scores = score_answers(tasks, {split.value: answers}, config, ledger)[split.value]
             reports.append(split_report(scores, split, root, measure_bounds(tasks, config.verify, ledger), config.eval, config.runtime.seed, split))
             tables.append(scores.table(split))
     parents = (Parent(role="checkpoint", kind=Kind.CHECKPOINT, identity=checkpoint.identity),)
-    table = store.put_table(pa.concat_tables(tables), ("role", "task_id"), provenance(Kind.EVAL_TABLE, parents, config, ledger, run_id))
+    made = {"stage": STAGE, "config_sha256": config.sha256(), "code_version": code_version(), "seed": config.runtime.seed, "run_id": run_id,
+            "counters": ledger.counters()}
+    table = store.put_table(pa.concat_tables(tables), ("role", "task_id"), Provenance(kind=Kind.EVAL_TABLE, parents=parents, **made))
     broken = [reason for r in reports for reason in r.broken]
     for reason in broken:
         ledger.loud(f"evaluation INVALID: {reason}")
     report = EvalReport(checkpoint=checkpoint, suite=suite.name, samples=config.eval.samples, temperature=config.roll.temperature,
                         splits=tuple(reports), table=table, verdict="VALID" if not broken else "INVALID: " + "; ".join(broken))
     parents += (Parent(role="table", kind=Kind.EVAL_TABLE, identity=table.identity),)
-    return store.put_record(report, provenance(Kind.EVAL_REPORT, parents, config, ledger, run_id))
+    return store.put_record(report, Provenance(kind=Kind.EVAL_REPORT, parents=parents, **made))
