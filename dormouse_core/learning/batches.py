@@ -53,7 +53,7 @@ class StepBatch:
 
 def padded(streams: Sequence[np.ndarray], dtype: type = np.uint8) -> np.ndarray:
     """[B, L] with zeros after each row's end."""
-    out = np.zeros((len(streams), max(map(len, streams))), dtype=dtype)
+    out: np.ndarray = np.zeros((len(streams), max(map(len, streams))), dtype=dtype)
     for row, stream in zip(out, streams, strict=True):
         row[: len(stream)] = stream
     return out
@@ -117,7 +117,7 @@ def step_batches(trajectories: Sequence[Trajectory], credit: Credit, aggregation
     Empty where every group is dead. Raises ValueError where live rows were sampled at different temperatures.
     """
     weights = step_weights(trajectories, credit, aggregation)
-    streams = {int(i): trajectories[i].stream() for i in np.flatnonzero(credit.live_N)}
+    streams = {i: trajectories[i].stream() for i in np.flatnonzero(credit.live_N).tolist()}
     if not streams:
         return []
     temperatures = sorted({trajectories[i].temperature for i in streams})

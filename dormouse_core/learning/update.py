@@ -18,6 +18,9 @@ from dormouse_core.learning.batches import StepBatch, TextBatch
 from dormouse_core.learning.loss import RATIO_LIMIT, LossWeights, forward, rl_loss, text_loss
 from dormouse_core.policy.model import Policy
 
+NORM_LIMIT = 1e18
+"""A gradient beyond this would overflow when squared in fp32."""
+
 
 class Pool(Protocol):
     """What an update needs of `rollouts.workers.WorkerPool`."""
@@ -77,7 +80,7 @@ def gradient(policy: Policy, work: RlWork | TextWork) -> Part:
     policy.train()
     policy.count_load = isinstance(work, TextWork) and work.count_load
     load_E = cast(Tensor, policy.load_E)
-    load_E.zero_()
+    kept_E = load_E.clone()
     if isinstance(work, RlWork):
         loss, report = rl_loss(policy, work.batch, work.weights, None if work.base_XU is None else torch.from_numpy(work.base_XU))
     else:
@@ -87,8 +90,9 @@ def gradient(policy: Policy, work: RlWork | TextWork) -> Part:
     found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
     touched = [(name, g) for (name, _), g in zip(named, found, strict=True) if g is not None]
     flat = torch.cat([g.detach().reshape(-1).float() for _, g in touched])
-    load = load_E.numpy().copy() if policy.count_load else None
-    load_E.zero_()
+    load = (load_E - kept_E).numpy() if policy.count_load else None
+    load_E.copy_(kept_E)
+    policy.count_load = False
     return Part(flat.numpy(), tuple(name for name, _ in touched), report, load)
 
 
@@ -115,7 +119,8 @@ def update(policy: Policy, optimizer: Optimizer, pool: Pool, works: Sequence[RlW
         return Outcome()
     parts: list[Part] = pool.map(gradient, works)
     outcome = Outcome(report=merged([p.report for p in parts]))
-    if outcome.report.get("log_ratio_max", 0.0) > RATIO_LIMIT or not all(np.isfinite(p.gradient_P).all() for p in parts):
+    size = sum(float(np.linalg.norm(p.gradient_P.astype(np.float64))) for p in parts)
+    if not (outcome.report.get("log_ratio_max", 0.0) <= RATIO_LIMIT and size < NORM_LIMIT):
         outcome.finite = False
         return outcome
     _hand_over(policy, parts)
@@ -146,7 +151,7 @@ def _hand_over(policy: Policy, parts: Sequence[Part]) -> None:
             offset += p.numel()
     loads = [part.load_E for part in parts if part.load_E is not None]
     if loads:
-        cast(Tensor, policy.load_E).copy_(torch.from_numpy(np.sum(loads, axis=0)))
+        cast(Tensor, policy.load_E).add_(torch.from_numpy(np.sum(loads, axis=0)))
 
 
 class Fuse:
