@@ -4,7 +4,7 @@ A degradation is LOUD (an error naming cause and way out), COUNTED (`ran/asked`)
 whoever starts a stage (command line, Dagster, test) hands it a `Ledger` and reads it back.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ class Ledger:
     asked: Counter[str] = field(default_factory=Counter)
     ran: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     lines: list[str] = field(default_factory=list)
 
     def ask(self, what: str, ran: bool, n: int = 1) -> None:

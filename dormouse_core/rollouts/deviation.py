@@ -6,7 +6,7 @@ log-probs, the byte there from the policy's distribution without the realised by
 (recipe card A1 of 2609.33875). Not here: which steps are forked (forks).
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,10 +18,11 @@ NOTHING = -1
 """Where a byte may be excluded: none is."""
 
 
-class Deviation(NamedTuple):
-    """Where an alternative leaves the realised action, and the byte it must not write there."""
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Where an alternative leaves the realised action (bytes before `at` are shared), and the byte it must not write there."""
 
-    index: int
+    at: int
     byte: int
 
 
@@ -54,5 +55,5 @@ def deviate(step: Step, seed: int) -> Deviation:
     zero = np.zeros(1, dtype=np.int64)
     point = min(seeding.uniform(np.array([seeding.key("deviation", seed)], dtype=np.int64), zero, zero)[0] * cdf_n[-1],
                 np.nextafter(cdf_n[-1], 0.0))
-    index = int((cdf_n > point).argmax())
-    return Deviation(index, realised_bytes(step)[index])
+    at = int((cdf_n > point).argmax())
+    return Deviation(at, realised_bytes(step)[at])

@@ -86,7 +86,7 @@ class Episode:
                 for step in request.prefix:
                     self.env.step(unescape(step.action_bytes))
             self.state_digest = self.env.digest()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever an environment raises ends this episode alone
             return self._infra("start", error, ledger)
         if request.avoid is not None and self.state_digest != request.avoid.state_digest:
             ledger.count("rollouts.restore_mismatch")
@@ -97,7 +97,7 @@ class Episode:
         """What is forced before the first own draw, behind the prompt or behind a kept boundary."""
         head = b"" if from_snapshot else b"".join(
             opening(Role.ASSISTANT) + realised_bytes(s) + opening(Role.OBSERVATION, s.observation) for s in self.request.prefix)
-        shared = realised_bytes(self.request.avoid)[: self.deviation.index] if self.request.avoid and self.deviation else b""
+        shared = realised_bytes(self.request.avoid)[: self.deviation.at] if self.request.avoid and self.deviation else b""
         return Forced(head + opening(Role.ASSISTANT) + shared)
 
     def act(self, written: Written, ledger: Ledger) -> Next:
@@ -119,7 +119,7 @@ class Episode:
             self._append(action, True, written, result.observation, result.parsed, result.tool, result.tool_ok, result.reward, env_ms)
             self.stop = result.stop or self._limit(written.budget_left)
             self.state_digest = self.env.digest() if self.stop is None else ""
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever an environment raises ends this episode alone
             if len(self.steps) == before:
                 self._append(action, True, written, observation=b"")
             self._infra("step", error, ledger)
@@ -140,10 +140,11 @@ class Episode:
         request, task = self.request, self.request.task
         assert self.stop is not None
         return Trajectory(
-            id=request.id, cycle=request.origin.cycle, round=request.origin.round, task_id=task.id, pool=task.pool, cell=task.cell,
+            id=request.id, cycle=request.origin.cycle, round=request.origin.round, task_id=task.id, pool=str(task.pool), cell=task.cell,
             group=request.group, row=request.row, start=request.start, parent_id=request.parent_id, fork_step=request.fork_step,
             seed=request.seed, policy=request.origin.policy, lfb_version=request.origin.lfb_version, temperature=request.temperature,
-            prompt=task.prompt, steps=tuple(self.steps), stop=self.stop, probe=request.probe, extra={**request.extra, **self._fork_facts()},
+            prompt=task.prompt, steps=tuple(self.steps), stop=self.stop, probe=request.probe, verifier_kind=str(task.verifier),
+            extra={**request.extra, **self._fork_facts()},
         )
 
     def _fork_facts(self) -> dict[str, float]:
@@ -154,7 +155,7 @@ class Episode:
             "pi": math.exp(log_probability(self.request.avoid)),
             "redraws": float(self.attempt),
             "acceptance": 0.0 if self.same_action else 1.0 / (1 + self.attempt),
-            "deviation": float(self.deviation.index),
+            "deviation": float(self.deviation.at),
         }
 
     def _limit(self, budget_left: int) -> StopReason | None:

@@ -74,14 +74,14 @@ class Lanes:
         self.budget_B[row] = request.task.byte_budget
         self.temperature_B[row] = request.temperature
         self.avoid_B[row] = deviation.byte if deviation else NOTHING
-        self.count_B[row] = deviation.index if deviation else 0
+        self.count_B[row] = deviation.at if deviation else 0
         self.used_B[row] = sum(s.tokens for s in episode.steps) + self.count_B[row]
         self.ms_B[row] = 0.0
         self._widen("byte_BN", request.task.byte_budget)
         self._widen("log_prob_BN", request.task.byte_budget)
         self._widen("entropy_BN", request.task.byte_budget)
         if deviation and request.avoid is not None:
-            n = deviation.index
+            n = deviation.at
             self.byte_BN[row, :n] = np.frombuffer(request.avoid.action_bytes[:n], dtype=np.uint8)
             self.log_prob_BN[row, :n] = request.avoid.log_probs[:n]
             self.entropy_BN[row, :n] = request.avoid.entropies[:n]

@@ -12,6 +12,7 @@ import torch
 from dormouse_core import seeding
 from dormouse_core.rollouts.deviation import NOTHING
 
+
 class Distribution(Protocol):
     """The policy's action distribution: logits [X, V] -> log-probs [X, V], -inf outside its support."""
 

@@ -64,6 +64,7 @@ class Trajectory:
     steps: tuple[Step, ...]  # replayed steps included, so a trajectory stands alone
     stop: StopReason
     probe: bool = False
+    verifier_kind: str = ""  # which verifier the task asks for
     verifier_calls: int = 0
     fork_count: int = 0
     div_gate_fired: int = 0

@@ -1,0 +1,196 @@
+"""The roll stage: tasks and weights -> committed shards of trajectories, groups complete, forks included.
+
+A round is cut into shards of a fixed number of groups (a function of the tasks alone); each shard is rolled, written and
+committed by whichever worker takes it, and found again by a run that resumes. `run` is round 0 of a cycle; `roll_round` is the
+same work from the live weights, for the rounds inside RL.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from dormouse_core.artifacts.code_version import code_version
+from dormouse_core.artifacts.identity import canonical, sha256
+from dormouse_core.artifacts.provenance import Artifact, Kind, Parent, Provenance
+from dormouse_core.artifacts.store import Store
+from dormouse_core.config.base import Record
+from dormouse_core.config.run import RunConfig
+from dormouse_core.config.stages import RolloutConfig
+from dormouse_core.ledger import Ledger
+from dormouse_core.policy.model import Policy, load_policy
+from dormouse_core.rollouts.engine import roll
+from dormouse_core.rollouts.forks import roll_with_forks
+from dormouse_core.rollouts.request import Origin, group_requests
+from dormouse_core.rollouts.shards import ShardHead, ShardRecord, find_shard, in_order, read_shards, write_shard
+from dormouse_core.rollouts.trajectory import Trajectory
+from dormouse_core.rollouts.workers import WorkerPool
+from dormouse_core.tasks.store import tasks_from_table
+from dormouse_core.tasks.task import Task
+
+STAGE = "rollouts"
+GROUPS_PER_SHARD = 8
+"""With G = 8, one shard fills 64 lanes."""
+_SPEED = {"lanes", "workers"}
+
+
+class RolloutSet(Record):
+    """Payload of a ROLLOUTS artifact: which shards hold the trajectories."""
+
+    cycle: str
+    round: int
+    policy: str
+    """Identity of the weights that sampled them."""
+    shards: tuple[ShardRecord, ...]
+    trajectories: int
+    forks: int
+    bytes: int
+    """New bytes the policy wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round left: trajectories in canonical order (tasks as given, rows, then their forks), and its shards."""
+
+    trajectories: list[Trajectory]
+    shards: tuple[ShardRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """One owed shard, as it travels to a worker."""
+
+    root: Path
+    head: ShardHead
+    tasks: tuple[Task, ...]
+    origin: Origin
+    config: RolloutConfig
+    forks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Rolled:
+    record: ShardRecord
+    trajectories: list[Trajectory]
+    seconds: dict[str, float]
+    asked: dict[str, int]
+    ran: dict[str, int]
+    lines: list[str]
+
+
+def roll_round(policy: Policy, tasks: Sequence[Task], config: RunConfig, *, cycle: str, round: int, policy_identity: str, pool: WorkerPool,
+               store: Store, ledger: Ledger) -> Round:
+    """Roll one round from the live weights and commit its shards. Sets the pool's weights. Repeated tasks are rolled once, and
+    counted; a shard that stands already (same weights, tasks, settings, seed and code) is read, not rolled.
+
+    policy_identity: names the weights; every trajectory carries it.
+    """
+    distinct = list({t.id: t for t in tasks}.values())
+    ledger.count("rollouts.repeated_tasks", len(tasks) - len(distinct))
+    origin = Origin(cycle, round, policy_identity, config.runtime.seed, policy.lfb_version)
+    owed = _shards(distinct, config, origin, store.root)
+    standing = {s.head.key: r for s in owed if (r := find_shard(store.root, cycle, s.head.key)) is not None}
+    missing = [s for s in owed if s.head.key not in standing]
+    pool.set_weights(policy)
+    progress = _Progress(ledger, cycle, sum(len(s.tasks) for s in owed) * config.roll.group_size,
+                         sum(len(standing[s.head.key].tasks) for s in owed if s.head.key in standing) * config.roll.group_size)
+    rolled = {r.record.key: r for r in pool.map(roll_shard, missing, on_done=partial(progress.shard, missing, config.roll.group_size))}
+    records = tuple(rolled[s.head.key].record if s.head.key in rolled else standing[s.head.key] for s in owed)
+    out: list[Trajectory] = []
+    for record in records:
+        for name, n in record.counts.items():
+            ledger.count(name, n)
+        out += rolled[record.key].trajectories if record.key in rolled else read_shards(store.root, [record])
+    for r in rolled.values():
+        _absorb(ledger, r)
+    ledger.ask("shards rolled (the rest stood already)", ran=True, n=len(missing))
+    ledger.ask("shards rolled (the rest stood already)", ran=False, n=len(standing))
+    return Round(out, records)
+
+
+def run(config: RunConfig, tasks: Artifact, checkpoint: Artifact, *, cycle: str, round: int = 0, store: Store, ledger: Ledger,
+        run_id: str = "", pool: WorkerPool | None = None) -> Artifact:
+    """Roll `roll.group_size` trajectories of every task from a checkpoint. Resumes by shard. Raises DormouseError on bad inputs, a
+    full disk or a dead worker; whatever was committed stays."""
+    drawn = tasks_from_table(store.read_table(tasks))
+    policy = load_policy(store.read_checkpoint(checkpoint), config.policy, checkpoint.path)
+    own = pool is None
+    crew = pool or WorkerPool(config.roll.workers, config.runtime.threads)
+    try:
+        done = roll_round(policy, drawn, config, cycle=cycle, round=round, policy_identity=checkpoint.identity, pool=crew, store=store,
+                          ledger=ledger)
+    finally:
+        if own:
+            crew.close()
+    payload = rollout_set(done, cycle, round, checkpoint.identity)
+    parents = (Parent(role="tasks", kind=tasks.kind, identity=tasks.identity),
+               Parent(role="policy", kind=checkpoint.kind, identity=checkpoint.identity))
+    return store.put_record(payload, Provenance(
+        kind=Kind.ROLLOUTS, stage=STAGE, parents=parents, config_sha256=config.sha256(), code_version=code_version(),
+        seed=config.runtime.seed, counters=ledger.counters(), run_id=run_id))
+
+
+def rollout_set(done: Round, cycle: str, round: int, policy_identity: str) -> RolloutSet:
+    """The payload that names a round's shards."""
+    return RolloutSet(cycle=cycle, round=round, policy=policy_identity, shards=done.shards, trajectories=len(done.trajectories),
+                      forks=sum(t.parent_id != "" for t in done.trajectories),
+                      bytes=sum(s.tokens for t in done.trajectories for s in t.sampled_steps))
+
+
+def load(store: Store, rollouts: Artifact) -> list[Trajectory]:
+    """Every trajectory of a ROLLOUTS artifact, in canonical order, files verified. Raises DormouseError on a missing or changed shard."""
+    return read_shards(store.root, store.read_record(rollouts, RolloutSet).shards)
+
+
+def roll_shard(policy: Policy, shard: _Shard) -> _Rolled:
+    """Roll, write and commit one shard. Runs in a worker."""
+    ledger = Ledger()
+    rows = range(shard.config.group_size)
+    requests = [r for task in shard.tasks for r in group_requests(task, shard.origin, rows, shard.config.temperature)]
+    played = (roll_with_forks if shard.forks else roll)(policy, requests, shard.config, ledger)
+    trajectories = in_order(played, shard.head.tasks)
+    started = time.perf_counter()
+    record = write_shard(shard.root, shard.head, trajectories, ledger.counters())
+    ledger.seconds["rollouts.write"] += time.perf_counter() - started
+    return _Rolled(record, trajectories, dict(ledger.seconds), dict(ledger.asked), dict(ledger.ran), ledger.lines)
+
+
+def _shards(tasks: Sequence[Task], config: RunConfig, origin: Origin, root: Path) -> list[_Shard]:
+    """The round, cut every GROUPS_PER_SHARD tasks."""
+    forks = config.rl.advantage.kind == "fork-replay" and config.roll.fork_share > 0
+    settings = config.roll.model_dump(mode="json", exclude=_SPEED | set() if forks else _SPEED | {"fork_share", "fork_entropy"})
+    shards = []
+    for i in range(0, len(tasks), GROUPS_PER_SHARD):
+        part = tuple(tasks[i : i + GROUPS_PER_SHARD])
+        names = tuple(t.id for t in part)
+        key = sha256(canonical([origin.policy, origin.lfb_version, origin.cycle, origin.round, origin.seed, names, settings, forks]),
+                     code_version().encode())
+        head = ShardHead(key=key, cycle=origin.cycle, round=origin.round, policy=origin.policy, lfb_version=origin.lfb_version,
+                         code_version=code_version(), tasks=names)
+        shards.append(_Shard(root, head, part, origin, config.roll, forks))
+    return shards
+
+
+class _Progress:
+    """Says how far a round is, with its rate, as shards arrive."""
+
+    def __init__(self, ledger: Ledger, cycle: str, total: int, done: int) -> None:
+        self.ledger, self.cycle, self.total, self.done = ledger, cycle, total, done
+        self.started, self.at_start = time.perf_counter(), done
+
+    def shard(self, missing: Sequence[_Shard], group_size: int, index: int, _: _Rolled) -> None:
+        self.done += len(missing[index].tasks) * group_size
+        rate = (self.done - self.at_start) / max(time.perf_counter() - self.started, 1e-9)
+        self.ledger.progress(STAGE, self.done, self.total, "trajectories", rate=rate, cycle=self.cycle)
+
+
+def _absorb(ledger: Ledger, rolled: _Rolled) -> None:
+    """What a worker's ledger held beside its counts (those stand in the shard's record)."""
+    for name, seconds in rolled.seconds.items():
+        ledger.seconds[name] += seconds
+    for name, n in rolled.asked.items():
+        ledger.ask(name, ran=True, n=rolled.ran.get(name, 0))
+        ledger.ask(name, ran=False, n=n - rolled.ran.get(name, 0))
+    for line in rolled.lines:
+        ledger.loud(line)

@@ -1,0 +1,273 @@
+"""WorkerPool: processes that hold a copy of the live weights and apply module-level functions to items.
+
+The pool starts once (a fork server that has torch loaded) and lives as long as its owner; new weights travel through shared
+memory, results come back in item order, and which process did what changes nothing. One worker means this process itself.
+A worker that dies, or an interrupt, ends the pool with an error that says what to do; no child outlives its owner.
+Not here: what is mapped (rollouts, gradients, evaluation).
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.shared_memory import SharedMemory
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.ledger import DormouseError
+from dormouse_core.policy.model import Policy, build_policy
+
+Job = Callable[[Policy, Any], Any]
+_PRELOAD = ["torch", "dormouse_core.policy.model", "dormouse_core.rollouts.workers"]
+_SET_PARENT_DEATH_SIGNAL = 1
+_ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the weights are: shared block, and (name, dtype, shape, offset) of each tensor."""
+
+    block: str
+    config: PolicyConfig
+    tensors: tuple[tuple[str, torch.dtype, tuple[int, ...], int], ...]
+    size: int
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: ForkServerProcess
+    connection: Connection
+    item: int = -1  # index it works on; -1: idle
+
+
+class WorkerPool:
+    """`workers` processes of `threads` torch threads each; a context manager."""
+
+    def __init__(self, workers: int, threads: int = 1) -> None:
+        self.workers, self.threads = workers, threads
+        self._policy: Policy | None = None
+        self._layout: _Layout | None = None
+        self._memory: SharedMemory | None = None
+        self._version = 0
+        self._crew: list[_Worker] = []
+        self._closed = False
+        if workers == 1:
+            torch.set_num_threads(threads)
+        else:
+            self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it can no longer be mapped over: closed by its owner, or by a failure."""
+        return self._closed
+
+    def set_weights(self, policy: Policy) -> None:
+        """Every later `map` uses these weights (a copy of them as they are now, unless this process is the worker)."""
+        self._open()
+        self._policy = policy
+        if self.workers == 1:
+            return
+        state = {name: tensor.detach() for name, tensor in policy.state_dict().items()}
+        if self._layout is None or self._layout.config != policy.config:
+            self._lay_out(policy.config, state)
+        assert self._memory is not None and self._layout is not None
+        views = _views(self._memory, self._layout)
+        for name, tensor in state.items():
+            views[name].copy_(tensor)
+        self._version += 1
+
+    def map(self, function: Job, items: Iterable[Any], on_done: Callable[[int, Any], None] | None = None) -> list[Any]:
+        """[function(policy, item) for item in items], shared out; `on_done(index, result)` is called as each arrives.
+
+        `function` must be module-level. An exception of `function` is raised here (other items are abandoned). Raises DormouseError when a
+        worker dies.
+        """
+        self._open()
+        if self._policy is None:
+            raise ValueError("set_weights comes before map")
+        owed = list(items)
+        if self.workers == 1:
+            return [_told(on_done, i, function(self._policy, item)) for i, item in enumerate(owed)]
+        try:
+            return self._share_out(function, owed, on_done)
+        except BaseException:
+            self.close(kill=True)
+            raise
+
+    def close(self, kill: bool = False) -> None:
+        """End the workers. Nothing can be mapped afterwards."""
+        self._closed = True
+        crew, self._crew = self._crew, []
+        for worker in crew:
+            if kill:
+                worker.process.kill()
+            worker.connection.close()
+        for worker in crew:
+            worker.process.join(5)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.process.close()
+        if self._memory is not None:
+            self._memory.close()
+            self._memory.unlink()
+            self._memory = None
+
+    # --- inside
+
+    def _open(self) -> None:
+        if self._closed:
+            raise DormouseError("the worker pool is closed (a worker died, or the stage was interrupted); start the stage again, it "
+                                "resumes where it stopped")
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_PRELOAD)
+        for number in range(self.workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, self.threads), name=f"dormouse-worker-{number}", daemon=True)
+            process.start()
+            theirs.close()
+            self._crew.append(_Worker(process, ours))
+
+    def _lay_out(self, config: PolicyConfig, state: dict[str, Tensor]) -> None:
+        tensors, offset = [], 0
+        for name, tensor in state.items():
+            tensors.append((name, tensor.dtype, tuple(tensor.shape), offset))
+            offset += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
+        if self._memory is not None:
+            self._memory.close()
+            self._memory.unlink()
+        try:
+            self._memory = SharedMemory(create=True, size=max(offset, 1))
+            os.posix_fallocate(self._memory._fd, 0, max(offset, 1))  # type: ignore[attr-defined]
+        except OSError as error:
+            raise DormouseError(f"no shared memory for {offset:,} bytes of weights ({error.strerror}); make /dev/shm larger, or use one "
+                                "worker: --set roll.workers=1") from error
+        self._layout = _Layout(self._memory.name, config, tuple(tensors), offset)
+
+    def _share_out(self, function: Job, items: list[Any], on_done: Callable[[int, Any], None] | None) -> list[Any]:
+        results: list[Any] = [None] * len(items)
+        following = iter(range(len(items)))
+        for worker in self._crew:
+            self._hand(worker, function, items, following)
+        while busy := [w for w in self._crew if w.item >= 0]:
+            ready = wait([w.connection for w in busy] + [w.process.sentinel for w in busy])
+            for worker in busy:
+                if worker.connection in ready:
+                    i = worker.item
+                    results[i] = _told(on_done, i, self._receive(worker))
+                    self._hand(worker, function, items, following)
+                elif worker.process.sentinel in ready:
+                    self._receive(worker)
+        return results
+
+    def _hand(self, worker: _Worker, function: Job, items: list[Any], following: Iterable[int]) -> None:
+        worker.item = next(iter(following), -1)
+        if worker.item >= 0:
+            try:
+                worker.connection.send((self._layout, self._version, function, items[worker.item]))
+            except (BrokenPipeError, ConnectionResetError) as error:
+                raise self._dead(worker) from error
+
+    def _receive(self, worker: _Worker) -> Any:
+        try:
+            ok, value = worker.connection.recv()
+        except (EOFError, ConnectionResetError) as error:
+            raise self._dead(worker) from error
+        if ok:
+            return value
+        failure, trace = value
+        failure.add_note(f"in {worker.process.name}:\n{trace}")
+        raise failure
+
+    def _dead(self, worker: _Worker) -> DormouseError:
+        worker.process.join(1)
+        code = worker.process.exitcode
+        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with exit code {code}"
+        return DormouseError(f"{worker.process.name} (pid {worker.process.pid}) {how} while it worked on item {worker.item}. If memory ran "
+                             "out, lower roll.lanes or set roll.workers=1. Start the stage again: what was finished is kept, the rest is "
+                             "redone.")
+
+
+def _told(on_done: Callable[[int, Any], None] | None, index: int, result: Any) -> Any:
+    if on_done is not None:
+        on_done(index, result)
+    return result
+
+
+def _views(memory: SharedMemory, layout: _Layout) -> dict[str, Tensor]:
+    """Tensors that lie in the shared block."""
+    out = {}
+    for name, dtype, shape, offset in layout.tensors:
+        count = 1
+        for n in shape:
+            count *= n
+        flat = torch.frombuffer(memory.buf, dtype=dtype, count=count, offset=offset) if count else torch.empty(0, dtype=dtype)
+        out[name] = flat.view(shape)
+    return out
+
+
+class _Holder:
+    """A worker's own policy, brought up to date from the shared block."""
+
+    def __init__(self) -> None:
+        self.layout: _Layout | None = None
+        self.memory: SharedMemory | None = None
+        self.policy: Policy | None = None
+        self.version = -1
+
+    def at(self, layout: _Layout, version: int) -> Policy:
+        if self.policy is None or self.layout != layout:
+            if self.memory is not None:
+                self.memory.close()
+            self.memory = SharedMemory(layout.block)
+            self.policy = build_policy(layout.config, 0)
+            self.layout, self.version = layout, -1
+        if self.version != version:
+            assert self.memory is not None
+            self.policy.load_state_dict(_views(self.memory, layout))
+            self.version = version
+        return self.policy
+
+
+def _serve(connection: Connection, threads: int) -> None:
+    """A worker's whole life: items until the pipe closes. An interrupt is the owner's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    torch.set_num_threads(threads)
+    holder = _Holder()
+    while True:
+        try:
+            layout, version, function, item = connection.recv()
+        except (EOFError, ConnectionResetError):
+            return
+        try:
+            reply = (True, function(holder.at(layout, version), item))
+        except Exception as error:  # noqa: BLE001 - any failure of an item is raised again where the item came from
+            reply = (False, (error, traceback.format_exc()))
+        _send(connection, reply)
+
+
+def _send(connection: Connection, reply: tuple[bool, Any]) -> None:
+    try:
+        connection.send(reply)
+    except (BrokenPipeError, ConnectionResetError):
+        return
+    except Exception as error:  # noqa: BLE001 - a result that cannot be pickled is an error of the item
+        connection.send((False, (RuntimeError(f"the result cannot travel: {error}"), traceback.format_exc())))
