@@ -29,24 +29,31 @@ def suite_tasks(suite: Suite, split: Split, root: str, tasks_per_pool: int, ledg
     if split not in _ROLE:
         raise DormouseError(f"split {split} is not one to evaluate a suite on; choose from {', '.join(_ROLE)}")
     cells = {pool: [c for c in suite.cells if c.pool == pool and c.role == _ROLE[split]] for pool in dict.fromkeys(c.pool for c in suite.cells)}
-    tasks: list[Task] = []
+    tasks: dict[str, Task] = {}
     for members in cells.values():
         for cell, n in zip(members, spread(tasks_per_pool, len(members)) if members else [], strict=True):
-            tasks += _draw(cell, split, n, root, ledger)
+            tasks |= {t.id: t for t in _draw(cell, split, n, root, set(tasks), ledger)}
     if not tasks:
         raise DormouseError(f"suite {suite.name} has no cells of role `{_ROLE[split]}`, which split {split} is drawn from; add some or "
                             "leave the split out")
-    require_evaluation(tasks, f"suite {suite.name}")
-    return tasks
+    require_evaluation(list(tasks.values()), f"suite {suite.name}")
+    return list(tasks.values())
 
 
-def _draw(cell: SuiteCell, split: Split, n: int, root: str, ledger: Ledger) -> list[Task]:
-    found = draw_distinct(cell.family, cell.difficulty, split, n, root)
-    ledger.ask(f"tasks of {cell.name}", ran=True, n=len(found))
-    if len(found) < n:
-        ledger.ask(f"tasks of {cell.name}", ran=False, n=n - len(found))
-        ledger.loud(f"cell {cell.name} has only {len(found)} distinct {split} tasks of the {n} asked for; measured on those")
-    return found
+def _draw(cell: SuiteCell, split: Split, n: int, root: str, taken: set[str], ledger: Ledger) -> list[Task]:
+    """Up to n tasks of a cell that no cell before it has: difficulties of a family may overlap."""
+    asked = n
+    while True:
+        found = draw_distinct(cell.family, cell.difficulty, split, asked, root)
+        fresh = [t for t in found if t.id not in taken][:n]
+        if len(fresh) == n or len(found) < asked:
+            break
+        asked += n - len(fresh)
+    ledger.ask(f"tasks of {cell.name}", ran=True, n=len(fresh))
+    if len(fresh) < n:
+        ledger.ask(f"tasks of {cell.name}", ran=False, n=n - len(fresh))
+        ledger.loud(f"cell {cell.name} has only {len(fresh)} distinct {split} tasks of the {n} asked for; measured on those")
+    return fresh
 
 
 def require_evaluation(tasks: Sequence[Task], where: str) -> None:
