@@ -10,6 +10,7 @@ class Kind(StrEnum):
 
     CHECKPOINT = "checkpoint"  # .bin
     TASKS = "tasks"  # .parquet
+    DEMONSTRATIONS = "demonstrations"  # .parquet
     ROLLOUTS = "rollouts"  # .json naming shards
     VERDICTS = "verdicts"  # .parquet
     CYCLE_PLAN = "cycle_plan"  # .json, as all below

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dormouse_core.config.run import RunConfig
-from dormouse_core.ledger import Ledger
 from dormouse_core.learning.batches import epoch_order
 from dormouse_core.learning.rows import Rows
 from dormouse_core.learning.sft import text_works
 from dormouse_core.learning.update import TextWork
+from dormouse_core.ledger import Ledger
 from dormouse_core.seeding import generator, key
 
 

@@ -11,10 +11,10 @@ import torch
 
 from dormouse_core.config.stages import RlConfig
 from dormouse_core.encoding import escape
-from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.learning.batches import padded
 from dormouse_core.learning.reward import Rewards, is_fork
 from dormouse_core.learning.update import Outcome
+from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.policy.model import Policy
 from dormouse_core.rollouts.trajectory import Trajectory

@@ -4,10 +4,12 @@ Not here: what rows there are (demonstrations.py), batching (batches.py).
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dormouse_core.encoding import TAG, Role, Span, render
 from dormouse_core.ledger import DormouseError
@@ -63,8 +65,8 @@ def observation_mask(stream_L: np.ndarray) -> np.ndarray:
     return ~is_tag_L & (stream_L[last_L] == _OBSERVATION)
 
 
-def split_heldout(rows: Rows, share: float) -> tuple[Rows, Rows]:
-    """(training rows, held-out rows). A row's side is a function of its bytes alone, so equal rows never straddle.
+def heldout_side(rows: Rows, share: float) -> np.ndarray:
+    """[N] bool, True for held-out rows. A row's side is a function of its bytes alone, so equal rows never straddle.
 
     Raises DormouseError where a side would be empty.
     """
@@ -72,4 +74,27 @@ def split_heldout(rows: Rows, share: float) -> tuple[Rows, Rows]:
     if out.all() or not out.any():
         raise DormouseError(f"{len(rows)} SFT rows at sft.heldout_share = {share} leave {'no training' if out.all() else 'no held-out'} rows; "
                             "give more rows or another share.")
-    return rows.pick(np.flatnonzero(~out)), rows.pick(np.flatnonzero(out))
+    return out
+
+
+SCHEMA = pa.schema([
+    ("row", pa.int32()), ("kind", pa.string()), ("pool", pa.string()), ("cell", pa.string()), ("task_id", pa.string()), ("long", pa.bool_()),
+    ("heldout", pa.bool_()), ("stream", pa.binary()), ("mask", pa.binary()), ("observed", pa.binary()),
+])
+KEYS = ("row",)
+
+
+def to_table(rows: Rows, about: Mapping[str, Sequence[object]], heldout_N: np.ndarray) -> pa.Table:
+    """Rows with what they are (`about`: kind, pool, cell, task_id, long) and their side; masks are one byte a byte."""
+    columns = dict(about) | {
+        "row": list(range(len(rows))), "heldout": heldout_N.tolist(), "stream": [s.tobytes() for s in rows.streams],
+        "mask": [m.tobytes() for m in rows.masks], "observed": [o.tobytes() for o in rows.observed]}
+    return pa.table([pa.array(columns[f.name], f.type) for f in SCHEMA], schema=SCHEMA)
+
+
+def training_rows(table: pa.Table) -> Rows:
+    """The training side of a stored demonstration table."""
+    kept = table.filter(pc.invert(table["heldout"]))
+    return Rows([np.frombuffer(b, dtype=np.uint8) for b in kept["stream"].to_pylist()],
+                [np.frombuffer(b, dtype=bool) for b in kept["mask"].to_pylist()],
+                [np.frombuffer(b, dtype=bool) for b in kept["observed"].to_pylist()])

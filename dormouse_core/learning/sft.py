@@ -6,6 +6,7 @@ Not here: the rows (demonstrations.py), the update (update.py).
 """
 
 import math
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -18,17 +19,17 @@ from torch import Tensor
 
 from dormouse_core.artifacts.checkpoint import Checkpoint
 from dormouse_core.artifacts.code_version import code_version
-from dormouse_core.artifacts.identity import sha256
+from dormouse_core.artifacts.identity import canonical, config_content
 from dormouse_core.artifacts.journal import stage_key
 from dormouse_core.artifacts.provenance import Artifact, Kind, Parent, Provenance
 from dormouse_core.artifacts.store import Store
 from dormouse_core.config.run import RunConfig
 from dormouse_core.config.suite import load_suite
-from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.learning.batches import TextBatch, epoch_order, text_batch
 from dormouse_core.learning.demonstrations import SftRow, build_rows
-from dormouse_core.learning.rows import Rows, rendered, split_heldout
+from dormouse_core.learning.rows import KEYS, Rows, heldout_side, rendered, to_table
 from dormouse_core.learning.update import Fuse, Pool, TextWork, score_text, update
+from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.optim.balance import balance
 from dormouse_core.optim.groups import build_optimizer
 from dormouse_core.policy.model import Policy, load_policy
@@ -67,29 +68,53 @@ def run(config: RunConfig, base: Artifact, *, store: Store, ledger: Ledger, run_
     Resumes where a killed run stopped, to the same bits. Raises DormouseError on a mask that is all 0 or all 1, and when two
     updates in a row are not finite.
     """
-    chosen = list(rows) if rows is not None else build_rows(config, load_suite(config.loop.suite), config.runtime.seed)
-    data = rendered([row.segments for row in chosen], config.sft.mask == "all")
-    train, held = split_heldout(within(data, config, ledger), config.sft.heldout_share)
-    policy = load_policy(store.read_checkpoint(base), config.policy, f"base {base.path}")
-    key = stage_key(STAGE, base.identity, config.sha256(), code_version(), data_identity(data))
     torch.set_num_threads(config.runtime.threads)
-    parents = (Parent(role="base", kind=base.kind, identity=base.identity),)
-    provenance = Provenance(kind=Kind.CHECKPOINT, stage=STAGE, parents=parents, config_sha256=config.sha256(), code_version=code_version(),
+    _announce(config, ledger)
+    policy = load_policy(store.read_checkpoint(base), config.policy, f"base {base.path}")
+    root = (Parent(role="base", kind=base.kind, identity=base.identity),)
+    provenance = Provenance(kind=Kind.CHECKPOINT, stage=STAGE, parents=root, config_sha256=config.sha256(), code_version=code_version(),
                             seed=config.runtime.seed, run_id=run_id)
+    train, held, data = _data(config, rows, store, provenance, ledger)
+    key = stage_key(STAGE, base.identity, data.identity, canonical(config_content(config)).decode(), code_version())
     with nullcontext(pool) if pool else WorkerPool(config.roll.workers, config.runtime.threads) as workers:
         ended, state, best = _fit(config, policy, train, held, workers, store, key, provenance, ledger)
     for name, value in {"sft_rows": len(train), "sft_heldout_rows": len(held), "sft_steps": state.step}.items():
         ledger.count(name, value)
     out = Checkpoint(config, best, state=state.state() | {
-        "stage": STAGE, "ended": ended.value, "interleave_rl": config.sft.interleave_rl, "lfb_version": int(best["balance_version"]),
-        "rows": len(train), "heldout_rows": len(held), "target_bytes": train.target_bytes()})
-    artifact = store.put_checkpoint(out, provenance.model_copy(update={"counters": ledger.counters()}))
+        "stage": STAGE, "ended": ended.value, "interleave_rl": config.sft.interleave_rl, "demonstrations": data.identity,
+        "lfb_version": int(best["balance_version"]), "rows": len(train), "heldout_rows": len(held), "target_bytes": train.target_bytes()})
+    parents = (*root, Parent(role="demonstrations", kind=data.kind, identity=data.identity))
+    artifact = store.put_checkpoint(out, provenance.model_copy(update={"parents": parents, "counters": ledger.counters()}))
     store.drop_resume(key)
     return artifact
 
 
-def within(rows: Rows, config: RunConfig, ledger: Ledger) -> Rows:
-    """Rows that fit the policy's window; longer ones are left out, counted and said aloud. Raises DormouseError if none fits."""
+def _announce(config: RunConfig, ledger: Ledger) -> None:
+    if config.policy.lfb_step == 0:
+        ledger.loud("sft: loss-free balancing is off (policy.lfb_step = 0)")
+    if config.policy.deep_loss == 0:
+        ledger.loud("sft: the per-iteration readout loss is off (policy.deep_loss = 0)")
+    if config.sft.mask == "all":
+        ledger.loud("sft: loss on all content, prompts and observations included (sft.mask = all)")
+
+
+def _data(config: RunConfig, rows: Sequence[SftRow] | None, store: Store, provenance: Provenance, ledger: Ledger) -> tuple[Rows, Rows, Artifact]:
+    """(training rows, held-out rows, the stored table of both)."""
+    began = time.perf_counter()
+    chosen = list(rows) if rows is not None else build_rows(config, load_suite(config.loop.suite), config.runtime.seed)
+    data = rendered([row.segments for row in chosen], config.sft.mask == "all")
+    fits = within(data, config, ledger)
+    data, chosen = data.pick(fits), [chosen[i] for i in fits]
+    heldout_N = heldout_side(data, config.sft.heldout_share)
+    about = {name: [getattr(row, name) for row in chosen] for name in ("kind", "pool", "cell", "task_id", "long")}
+    table = to_table(data, about, heldout_N)
+    stored = store.put_table(table, KEYS, provenance.model_copy(update={"kind": Kind.DEMONSTRATIONS, "parents": ()}))
+    ledger.seconds["sft.rows"] += time.perf_counter() - began
+    return data.pick(np.flatnonzero(~heldout_N)), data.pick(np.flatnonzero(heldout_N)), stored
+
+
+def within(rows: Rows, config: RunConfig, ledger: Ledger) -> list[int]:
+    """Which rows fit the policy's window; longer ones are left out, counted and said aloud. Raises DormouseError if none fits."""
     fits = [i for i, n in enumerate(rows.lengths()) if n <= config.policy.max_seq_len]
     if len(fits) < len(rows):
         ledger.count("sft_rows_too_long", len(rows) - len(fits))
@@ -97,12 +122,7 @@ def within(rows: Rows, config: RunConfig, ledger: Ledger) -> Rows:
                     "and are left out")
     if not fits:
         raise DormouseError(f"sft: none of {len(rows)} rows fits policy.max_seq_len = {config.policy.max_seq_len} bytes; raise it or shorten rows")
-    return rows.pick(fits)
-
-
-def data_identity(rows: Rows) -> str:
-    """sha256 over streams and masks, in order: what a resume must find unchanged."""
-    return sha256(*[part for s, m in zip(rows.streams, rows.masks, strict=True) for part in (s.tobytes(), m.tobytes())])
+    return fits
 
 
 def _fit(config: RunConfig, policy: Policy, train: Rows, held: Rows, pool: Pool, store: Store, key: str, provenance: Provenance,

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.learning.batches import StepBatch, TextBatch
 from dormouse_core.learning.loss import RATIO_LIMIT, LossWeights, forward, rl_loss, text_loss
+from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.policy.model import Policy
 
 NORM_LIMIT = 1e18

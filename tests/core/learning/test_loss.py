@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from dormouse_core.policy.build import build_policy
 
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.config.stages import GroupAdvantage, RewardConfig, RlConfig
 from dormouse_core.encoding import Role, Span
-from dormouse_core.ledger import Ledger
 from dormouse_core.learning.advantage import Credit, estimate
 from dormouse_core.learning.batches import Aggregation, StepBatch, step_batches, text_batch
 from dormouse_core.learning.loss import LossWeights, announce, forward, rl_loss, text_loss, written
 from dormouse_core.learning.reward import shape
 from dormouse_core.learning.rows import rendered
 from dormouse_core.learning.update import RlWork, base_log_probs, gradient
-from dormouse_core.policy.build import build_policy
+from dormouse_core.ledger import Ledger
 from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.policy.model import Policy
 from dormouse_core.rollouts.trajectory import Trajectory
