@@ -57,3 +57,46 @@ class Edge:
         severity = dg.AssetCheckSeverity.ERROR if self.blocking else dg.AssetCheckSeverity.WARN
         return dg.AssetCheckResult(check_name=self.name, passed=outcome.passed, severity=severity,
                                    description=outcome.sentence, metadata=outcome.numbers)
+
+
+def _share(made: Made, *names: str, of: str = "verdicts.") -> tuple[int, int]:
+    """(sum of the named verdict counters, sum of all)."""
+    counts = {name: n for name, n in made.artifact.provenance.counters.items() if name.startswith(of)}
+    return sum(counts.get(name, 0) for name in names), sum(counts.values())
+
+
+def _no_verdict(made: Made) -> Outcome:
+    without, total = _share(made, "verdicts.undecided", "verdicts.verifier_error")
+    limit = made.config.rl.no_verdict_limit
+    share = without / total if total else 1.0
+    return Outcome(total > 0 and share <= limit, f"{without} of {total} trajectories have no verdict ({share:.1%}, limit {limit:.0%})",
+                   {"no_verdict": without, "verdicts": total, "share": share})
+
+
+def _canaries(made: Made) -> Outcome:
+    failed = made.counter("exec.canary_failures")
+    ran = made.counter("exec.programs_run")
+    return Outcome(failed == 0, f"{failed} exec batches had a canary judged wrongly" if failed
+                   else f"right, wrong and liar were told apart in every batch ({ran} programs ran)", {"failures": failed, "programs": ran})
+
+
+def _below_uniform(made: Made) -> Outcome:
+    bits = made.store.read_checkpoint(made.artifact).state["bits_per_byte"]
+    return Outcome(bits["model"] < bits["uniform"], f"{bits['model']:.3f} bits a byte; counting bytes alone gives {bits['unigram']:.3f}, five "
+                   f"bytes of context {bits['five_gram']:.3f}", {name: float(value) for name, value in bits.items()})
+
+
+def _bounds(made: Made) -> Outcome:
+    from dormouse_core.evaluation.holdout import HoldoutVerdict
+
+    broken = made.store.read_record(made.artifact, HoldoutVerdict).reports["candidate"].broken
+    return Outcome(not broken, "; ".join(broken) or "no policy that knows nothing beats its bound, and the oracle passes everything",
+                   {"broken": len(broken)})
+
+
+no_verdict_share = Edge("no_verdict_share", "Too many trajectories without a verdict mean a broken verifier or machine, not a bad policy.",
+                        _no_verdict)
+canaries = Edge("canaries", "A right, a wrong and a lying program ride in every exec batch; each must be judged as what it is.", _canaries)
+below_uniform = Edge("below_uniform", "The base must have learned something: fewer bits a byte than a uniform guess.", _below_uniform,
+                     blocking=False)
+suite_bounds = Edge("suite_bounds", "Policies that know nothing and the one that knows everything bound every suite.", _bounds, blocking=False)

@@ -24,7 +24,7 @@ from dormouse_pipeline.instance import Project, project_instance
 from dormouse_pipeline.jobs import BASE, CYCLE, CYCLES_TAG, DRIVER_TAG
 from dormouse_pipeline.locking import hold_store
 from dormouse_pipeline.partitions import CycleKey, cycles
-from dormouse_pipeline.resources import Settings
+from dormouse_pipeline.resources import Crew, Settings
 
 BASE_SECTIONS = {"pretrained_checkpoint": ("policy", "train", "runtime"), "sft_checkpoint": ("policy", "train", "sft", "runtime")}
 """What a base depends on: a change elsewhere does not make a new one."""
@@ -70,11 +70,11 @@ class Driver:
     def run(self) -> list[CycleRun]:
         """Base and cycles up to the number asked for. Raises DormouseError when the store is in use, the configuration drifted or a
         stage failed; what was done before stays done."""
-        with hold_store(self.project.store, "dormouse loop"), project_instance(self.project) as instance:
+        with hold_store(self.project.store, "dormouse loop"), project_instance(self.project) as instance, Crew() as crew:
             close_broken_runs(instance)
             config = self.settings.config()
             self._refuse_drift(instance, config)
-            defs = build_defs(self.project, self.settings, lambda context: self.make_ledger(_label(context)))
+            defs = build_defs(self.project, self.settings, lambda context: self.make_ledger(_label(context)), crew)
             if lineage.latest(instance, "cycle_plan", str(CycleKey(self.line, 0))) is None:
                 self._execute(defs, instance, "base", None, self._owed_base(instance, config))
             for number in range(self.cycles):

@@ -4,6 +4,7 @@ The store is no launch setting: it belongs to the event log it is recorded in.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from dormouse_pipeline.locking import hold_store
 
 if TYPE_CHECKING:  # the store reads checkpoints and so imports torch, which loading the definitions must not
     from dormouse_core.artifacts.store import Store
+    from dormouse_core.rollouts.workers import WorkerPool
 
 MakeLedger = Callable[[dg.AssetExecutionContext], Ledger]
 
@@ -34,12 +36,42 @@ class Settings(dg.ConfigurableResource):  # type: ignore[type-arg]
         return resolve(self.preset, self.sets)
 
 
+class Crew:
+    """The worker pool that the stages of a run share: started when the first stage asks, replaced when it was closed (a stage that
+    fails closes it) or another size is asked for. A context manager."""
+
+    def __init__(self) -> None:
+        self._pool: WorkerPool | None = None
+
+    def pool(self, config: RunConfig) -> "WorkerPool":
+        """A live pool of the size the configuration names."""
+        from dormouse_core.rollouts.workers import WorkerPool
+
+        size = (config.roll.workers, config.runtime.threads)
+        if self._pool is None or self._pool.closed or (self._pool.workers, self._pool.threads) != size:
+            self.close()
+            self._pool = WorkerPool(*size)
+        return self._pool
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 @dataclass(frozen=True)
 class Workshop:
-    """The store, and where a stage reports how far it is."""
+    """The store, where a stage reports how far it is, and the workers it may use."""
 
     store: "Store"
     make_ledger: MakeLedger
+    crew: Crew
 
 
 def log_ledger(context: dg.AssetExecutionContext) -> Ledger:
@@ -50,14 +82,15 @@ def log_ledger(context: dg.AssetExecutionContext) -> Ledger:
     return Ledger(progress=shown, on_line=lambda line: context.log.warning(line))
 
 
-def workshop(project: Project, make_ledger: MakeLedger = log_ledger) -> dg.ResourceDefinition:
-    """The workshop of a project. A run holds the store's lock while it lasts, so two runs never write at once."""
+def workshop(project: Project, make_ledger: MakeLedger = log_ledger, crew: Crew | None = None) -> dg.ResourceDefinition:
+    """The workshop of a project. A run holds the store's lock while it lasts, so two runs never write at once. With `crew` the
+    workers outlive the run; their owner closes them."""
 
     @dg.resource(description="The artifact store and the progress reporter; holds the store's lock during a run.")
     def opened(_: Any) -> Iterator[Workshop]:
         from dormouse_core.artifacts.store import Store
 
-        with hold_store(project.store, "a Dagster run"):
-            yield Workshop(Store(project.store), make_ledger)
+        with hold_store(project.store, "a Dagster run"), nullcontext(crew) if crew else Crew() as hired:
+            yield Workshop(Store(project.store), make_ledger, hired)
 
     return opened

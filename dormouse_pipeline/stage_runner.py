@@ -3,9 +3,10 @@
 Not here: any algorithm, path or format. Those are the stage's, the store's and the IO manager's business.
 """
 
+import inspect
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -17,6 +18,9 @@ from dormouse_pipeline import lineage
 from dormouse_pipeline.checks import Edge, Made
 from dormouse_pipeline.metadata import describe
 from dormouse_pipeline.partitions import CycleKey, cycles
+
+if TYPE_CHECKING:
+    from dormouse_core.tasks.plan import CyclePlan
 
 Stage = Callable[..., Artifact]
 _EDGES: dict[str, tuple[Edge, ...]] = {}
@@ -46,14 +50,28 @@ def cycle_of(context: dg.AssetExecutionContext) -> CycleKey:
 
 def settled_config(context: dg.AssetExecutionContext) -> RunConfig:
     """The configuration this node runs under: the cycle's, frozen in its `cycle_plan`; before there is one, the launch settings."""
-    name = context.asset_key.to_user_string()
-    if context.has_partition_key and name != "cycle_plan":
-        plan = lineage.latest(context.instance, "cycle_plan", context.partition_key, current=context.run.run_id)
-        if plan is None or plan.config is None:
-            raise dg.Failure(f"{context.partition_key} has no cycle_plan: materialise it first.", allow_retries=False)
+    if context.has_partition_key and context.asset_key.to_user_string() != "cycle_plan":
+        plan = _plan_record(context)
+        if plan.config is None:
+            raise dg.Failure(f"the cycle_plan of {context.partition_key} holds no configuration: materialise it again.", allow_retries=False)
         return RunConfig.model_validate(plan.config)
     config: RunConfig = context.resources.settings.config()
     return config
+
+
+def plan_of(context: dg.AssetExecutionContext) -> "CyclePlan":
+    """What this cycle starts from. Read from the event log, so that a node needs no edge to the plan to look something up in it."""
+    from dormouse_core.tasks.plan import CyclePlan
+
+    plan: CyclePlan = context.resources.workshop.store.read_record(_plan_record(context).artifact, CyclePlan)
+    return plan
+
+
+def _plan_record(context: dg.AssetExecutionContext) -> lineage.Materialised:
+    made = lineage.latest(context.instance, "cycle_plan", context.partition_key, current=context.run.run_id)
+    if made is None:
+        raise dg.Failure(f"{context.partition_key} has no cycle_plan: materialise it first.", allow_retries=False)
+    return made
 
 
 def parent_of(context: dg.AssetExecutionContext, artifact: Artifact, role: str) -> Artifact:
@@ -80,6 +98,8 @@ def run_stage(context: dg.AssetExecutionContext, stage: Stage, /, *inputs: Artif
     settled = settled_config(context)
     workshop = context.resources.workshop
     ledger: Ledger = workshop.make_ledger(context)
+    if "pool" in inspect.signature(stage).parameters:
+        keywords["pool"] = workshop.crew.pool(settled)
     started = time.perf_counter()
     try:
         artifact = stage(settled, *inputs, store=workshop.store, ledger=ledger, run_id=context.run.run_id, **keywords)

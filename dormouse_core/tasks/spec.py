@@ -1,0 +1,119 @@
+"""EnvSpec: which training tasks an ad-hoc rollout draws: pools, families, difficulties, and caps on steps and bytes.
+
+A spec is a TOML file, or one name: a pool (`code`), pools (`code,math`), a family, a cell (`gcd/d2`) or a packaged suite.
+Not here: the curriculum of a cycle (evolution), evaluation suites (config.suite).
+"""
+
+import tomllib
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from dormouse_core.artifacts.code_version import code_version
+from dormouse_core.artifacts.provenance import Artifact, Kind, Provenance
+from dormouse_core.artifacts.store import Store
+from dormouse_core.config.base import Record
+from dormouse_core.config.run import RunConfig
+from dormouse_core.config.suite import load_suite, packaged_suites
+from dormouse_core.ledger import DormouseError
+from dormouse_core.tasks.family import MAX_DIFFICULTY
+from dormouse_core.tasks.registry import draw, families, family
+from dormouse_core.tasks.store import KEYS, tasks_to_table
+from dormouse_core.tasks.task import Pool, Split, Task
+
+_REDRAWS = 50
+
+
+class EnvSpec(Record):
+    """What to draw. Cells are every named family at every difficulty of the range."""
+
+    pools: tuple[Pool, ...] = ()
+    """All families of these pools."""
+    families: tuple[str, ...] = ()
+    """These families, beside the pools'."""
+    difficulty: tuple[int, int] = (0, MAX_DIFFICULTY)
+    """First and last difficulty, both drawn."""
+    max_steps: int | None = Field(None, ge=1)
+    """Cap on a task's own step limit."""
+    byte_budget: int | None = Field(None, ge=1)
+    """Cap on a task's own byte budget."""
+    seed: int | None = Field(None, ge=0)
+    """Root of the draws; the run's seed where absent."""
+
+    def cells(self) -> list[tuple[str, int]]:
+        """(family, difficulty) in the registry's order. Raises DormouseError when there is none."""
+        named = {family(name).name for name in self.families}
+        chosen = [f.name for f in families().values() if f.name in named or f.pool in self.pools]
+        found = [(name, level) for name in chosen for level in range(self.difficulty[0], self.difficulty[1] + 1)]
+        if not found:
+            raise DormouseError(f"the environment spec names no cell to draw from: give pools ({', '.join(Pool)}), families, and a difficulty "
+                                f"range inside 0 to {MAX_DIFFICULTY}")
+        return found
+
+
+def load_spec(name: str) -> EnvSpec:
+    """A spec file, or the spec a name stands for. Raises DormouseError naming what it could have been."""
+    if name.endswith(".toml"):
+        return _from_file(Path(name))
+    parts = [part.strip() for part in name.split(",") if part.strip()]
+    if parts and all(part in set(Pool) for part in parts):
+        return EnvSpec(pools=tuple(Pool(part) for part in parts))
+    if name in packaged_suites():
+        cells = load_suite(name).role("train")
+        levels = [cell.difficulty for cell in cells]
+        return EnvSpec(families=tuple(dict.fromkeys(cell.family for cell in cells)), difficulty=(min(levels), max(levels)))
+    head, mark, level = name.partition("/d")
+    if head in families() and (not mark or level.isdigit()):
+        return EnvSpec(families=(head,), difficulty=(int(level), int(level)) if mark else (0, MAX_DIFFICULTY))
+    raise DormouseError(f"no environment {name!r}; name a pool ({', '.join(Pool)}), a family ({', '.join(families())}), a cell such as gcd/d2, "
+                        f"a packaged suite ({', '.join(packaged_suites())}) or a spec file ending in .toml")
+
+
+def spec_tasks(spec: EnvSpec, n: int, seed: int, max_steps: int | None = None, verifier: str | None = None) -> list[Task]:
+    """n distinct training tasks, cell by cell in turn; only those of one verifier kind where one is named. A function of its
+    arguments alone. Raises DormouseError when the cells hold fewer.
+    """
+    cells = [(name, level) for name, level in spec.cells() if verifier is None or draw(name, level, Split.TRAIN, 0, "kind").verifier == verifier]
+    if not cells:
+        raise DormouseError(f"no cell of the environment spec is judged by the {verifier} verifier; leave --verifier out, or widen the spec")
+    root = f"spec-{spec.seed if spec.seed is not None else seed}"
+    found: dict[str, Task] = {}
+    for turn in range(n * _REDRAWS):
+        if len(found) == n:
+            break
+        name, level = cells[turn % len(cells)]
+        task = _capped(draw(name, level, Split.TRAIN, turn // len(cells), root), _least(spec.max_steps, max_steps), spec.byte_budget)
+        found.setdefault(task.id, task)
+    if len(found) < n:
+        raise DormouseError(f"the environment spec has only {len(found)} distinct tasks of the {n} asked for; lower --n or widen the spec")
+    return list(found.values())
+
+
+def task_set(spec: EnvSpec, n: int, config: RunConfig, *, store: Store, max_steps: int | None = None, verifier: str | None = None,
+             run_id: str = "") -> Artifact:
+    """The same as a TASKS artifact."""
+    tasks = spec_tasks(spec, n, config.runtime.seed, max_steps, verifier)
+    return store.put_table(tasks_to_table(tasks), KEYS, Provenance(
+        kind=Kind.TASKS, stage="env_spec", config_sha256=config.sha256(), code_version=code_version(), seed=config.runtime.seed, run_id=run_id))
+
+
+def _capped(task: Task, max_steps: int | None, byte_budget: int | None) -> Task:
+    changes = {"max_steps": min(task.max_steps, max_steps or task.max_steps),
+               "byte_budget": min(task.byte_budget, byte_budget or task.byte_budget)}
+    return Task.model_validate(task.model_dump() | changes)
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _from_file(path: Path) -> EnvSpec:
+    try:
+        return EnvSpec.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise DormouseError(f"cannot read the environment spec {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DormouseError(f"the environment spec {path} is not readable TOML: {error}") from error
+    except ValidationError as error:
+        rows = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:4])
+        raise DormouseError(f"the environment spec {path} is refused: {rows}. Its keys are {', '.join(EnvSpec.model_fields)}") from error

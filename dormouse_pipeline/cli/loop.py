@@ -1,0 +1,56 @@
+"""`dormouse loop`: from nothing to a promoted checkpoint, cycle by cycle, through the assets the UI shows."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dormouse_pipeline.cli.options import AsJson, Preset, Seed, Sets, StorePath, emit, grid, out, resumable, with_seed
+from dormouse_pipeline.cli.progress import Reporter
+
+if TYPE_CHECKING:
+    from dormouse_pipeline.summary import Summary
+
+WAY_ON = "The same command goes on where it stopped: finished assets are skipped, the one that was running goes on from its journal."
+
+
+@resumable(WAY_ON)
+def loop(cycles: Annotated[int | None, typer.Option("--cycles", help="Cycles the line has in all. [default: the preset's]", min=1,
+                                                    show_default=False)] = None,
+         preset: Preset = "nano", sets: Sets = [],  # noqa: B006 - Typer reads the default
+         line: Annotated[str | None, typer.Option("--line", help="Evolution line; another name starts anew from the base. [default: main]",
+                                                  show_default=False)] = None,
+         seed: Seed = None, store: StorePath = None,
+         plot: Annotated[Path | None, typer.Option("--plot", help="Where the curve goes. [default: STORE/curve-LINE.png]", show_default=False)] = None,
+         json: AsJson = False) -> None:
+    """Pretrain, SFT, then evolve cycle by cycle: roll, verify, learn, evaluate on fresh tasks, promote if it is proven better.
+
+    Done work is skipped, so the same command resumes, and a higher --cycles goes on.
+    """
+    from dormouse_core.config.resolve import resolve
+    from dormouse_pipeline.driver import Driver
+    from dormouse_pipeline.instance import Project
+    from dormouse_pipeline.resources import Settings
+    from dormouse_pipeline.summary import summarise
+
+    changes = [*with_seed(sets, seed), *([f"loop.line={line}"] if line else [])]
+    config = resolve(preset, changes)
+    project = Project.at(store)
+    with Reporter(quiet=json) as reporter:
+        driver = Driver(project=project, settings=Settings(preset=preset, sets=changes), line=config.loop.line, cycles=cycles or config.loop.cycles,
+                        say=reporter.say, make_ledger=reporter.ledger)
+        runs = driver.run()
+        result = summarise(project, config, driver.line, driver.cycles, runs, reporter.ledger("headline"),
+                           plot or project.store / f"curve-{driver.line}.png")
+    emit(result.as_json(), json, lambda: _show(result))
+
+
+def _show(result: "Summary") -> None:
+    for table in result.tables(grid):
+        out.print()
+        out.print(table, markup=False)
+    out.print()
+    for name, value in result.closing():
+        out.print(f"{name:<12}{value}", markup=False)
+
+
