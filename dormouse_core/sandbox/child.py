@@ -7,6 +7,7 @@ Frames a child writes: `G` sealed, ready to read the job; `V` index, payload; `X
 has no wire form; `L` phase, exception name (the program did not load); `E` end. Anything after `E` is a breach.
 """
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -18,6 +19,7 @@ import struct
 import sys
 import time
 import types
+from typing import Any
 
 RUN, KILL = b"R", b"K"
 ORDER = struct.Struct("<cIddI")  # op, id, cpu seconds, wall seconds, memory MiB
@@ -31,7 +33,7 @@ _DAC_READ_SEARCH = 1 << 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def load_wire(path: str) -> types.ModuleType:
+def load_wire(path: str) -> Any:
     module = types.ModuleType("wire")
     with open(path, "rb") as source:
         exec(compile(source.read(), "wire", "exec"), module.__dict__)
@@ -79,7 +81,7 @@ def seal(parent: int, cpu: float, memory_mib: int, root: str) -> None:
         os._exit(1)
 
 
-def child(parent: int, job: int, out: int, cpu: float, memory_mib: int, root: str, wire: types.ModuleType) -> None:
+def child(parent: int, job: int, out: int, cpu: float, memory_mib: int, root: str, wire: Any) -> None:
     """The candidate's whole life. Never returns. A death before `G` is the machine's fault, after it the candidate's."""
     os.dup2(job, 200)
     os.dup2(out, 201)
@@ -108,10 +110,10 @@ def child(parent: int, job: int, out: int, cpu: float, memory_mib: int, root: st
     os._exit(0)
 
 
-def run(entry: str, program: bytes, inputs: tuple, frame, wire: types.ModuleType) -> None:  # type: ignore[no-untyped-def]
+def run(entry: str, program: bytes, inputs: tuple[bytes, ...], frame: Any, wire: Any) -> None:
     """Load the program and claim a value for every input."""
     encode, decode, wire_error, name_of = wire.encode, wire.decode, wire.WireError, type.__dict__["__name__"].__get__
-    space = {"__name__": "candidate", "__builtins__": __builtins__}
+    space: dict[str, Any] = {"__name__": "candidate", "__builtins__": __builtins__}
     phase = b"compile:"
     try:
         code = compile(program, "<candidate>", "exec", dont_inherit=True)
@@ -119,24 +121,24 @@ def run(entry: str, program: bytes, inputs: tuple, frame, wire: types.ModuleType
         exec(code, space)
         phase = b"missing:"
         function = space[entry]
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - a candidate may raise anything
         return frame(b"L", 0, phase + name_of(type(error)).encode("utf-8", "replace")[:80])
     for index, blob in enumerate(inputs):
         try:
             value = function(*decode(blob))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             frame(b"X", index, name_of(type(error)).encode("utf-8", "replace")[:80])
             continue
         try:
             claim = encode(value)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             why = str(error) if type(error) is wire_error else name_of(type(error))
             frame(b"U", index, why.encode("utf-8", "replace")[:80])
             continue
         frame(b"V", index, claim)
 
 
-def probe_root(parent: int) -> tuple[str, list[str]]:
+def probe_root() -> tuple[str, list[str]]:
     """How far this process may drop its user, found by trying in children: ('', 'plain' or 'keep_read'), and layers."""
     if os.getuid() != 0:
         return "", []
@@ -147,7 +149,7 @@ def probe_root(parent: int) -> tuple[str, list[str]]:
                 drop_user(mode == "keep_read")
                 with open(os.__file__, "rb"):
                     os._exit(0)
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - a forked probe must end here
                 os._exit(1)
         if os.waitpid(pid, 0)[1] == 0:
             return mode, ["setuid" if mode == "plain" else "setuid_read"]
@@ -160,7 +162,7 @@ def probe_fork(parent: int, root: str) -> bool:
     if pid == 0:
         try:
             seal(parent, 1.0, 64, root)
-        except BaseException:
+        except BaseException:  # noqa: BLE001
             os._exit(2)
         try:
             if os.fork() == 0:
@@ -179,16 +181,16 @@ def cpu_of(pid: int) -> float:
         return 0.0
 
 
-def serve(control: socket.socket, wire: types.ModuleType) -> None:
+def serve(control: socket.socket, wire: Any) -> None:
     """Fork a child for every order; report how each ended; leave when the other side is gone."""
     me = os.getpid()
-    root, layers = probe_root(me)
+    root, layers = probe_root()
     if probe_fork(me, root):
         layers.append("rlimit_nproc")
     control.send(b"H" + ",".join(layers).encode())
     poll = select.poll()
     poll.register(control.fileno(), select.POLLIN)
-    alive: dict[int, list] = {}  # pidfd -> [pid, id, cpu limit, deadline, started, why]
+    alive: dict[int, list[Any]] = {}  # pidfd -> [pid, id, cpu limit, deadline, started, why]
     while True:
         for fd, _ in poll.poll(POLL_SECONDS * 1000 if alive else None):
             if fd == control.fileno():
@@ -204,7 +206,7 @@ def serve(control: socket.socket, wire: types.ModuleType) -> None:
                 pid = os.fork()
                 if pid == 0:
                     try:
-                        child(me, *fds, cpu, memory, root, wire)
+                        child(me, fds[0], fds[1], cpu, memory, root, wire)
                     finally:
                         os._exit(70)
                 for passed in fds:
@@ -223,17 +225,15 @@ def serve(control: socket.socket, wire: types.ModuleType) -> None:
                 end(row, 2 if now > row[3] else 1)
 
 
-def end(row: list, why: int) -> None:
+def end(row: list[Any], why: int) -> None:
     row[5] = row[5] or why
     os.kill(row[0], signal.SIGKILL)
 
 
-def report(control: socket.socket, row: list) -> None:
+def report(control: socket.socket, row: list[Any]) -> None:
     pid, number, _, _, started, why = row
-    try:
+    with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)  # the unreaped leader keeps the group id; nothing else should be in it
-    except OSError:
-        pass
     _, status, used = os.wait4(pid, 0)
     control.send(DONE.pack(number, status, used.ru_utime + used.ru_stime, time.monotonic() - started, why))
 
@@ -243,16 +243,14 @@ def main() -> None:
     wire = load_wire(sys.argv[2])
     for name in PRELOAD:
         __import__(name)
-    sys.modules["random"].seed(0)  # type: ignore[attr-defined]
+    sys.modules["random"].seed(0)
     sys.argv[:] = [""]
     os.environ.clear()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(control, wire)
-    except (BrokenPipeError, ConnectionResetError):
-        pass
 
 
 if __name__ == "__main__":

@@ -13,10 +13,11 @@ BASE_LAYERS = ("bare_interpreter", "forked_child", "own_session", "empty_environ
 
 FORK_BAN = "rlimit_nproc"
 
-NOT_A_JAIL = ("exec verifier: candidates run isolated as `process` only (limits on CPU, memory, files and processes); this is not a full jail yet. "
-              "A hostile program could read this user's files or use the network: judge programs of your own policies, or run in a container.")
-NO_FORK_BAN = ("exec verifier: this machine lets a candidate fork (RLIMIT_NPROC has no effect for this user); its group is killed when it ends, "
-               "but a fork bomb is bounded only by the machine. Run as an ordinary user.")
+NOT_A_JAIL = ("exec verifier: candidates run isolated as `process` only (limits on CPU, memory, files and processes); this is not a full "
+              "jail yet. A hostile program could read this user's files or use the network: judge programs of your own policies, or run "
+              "in a container.")
+NO_FORK_BAN = ("exec verifier: this machine lets a candidate fork (RLIMIT_NPROC has no effect for this user); its group is killed when it "
+               "ends, but a fork bomb is bounded only by the machine. Run as an ordinary user.")
 
 MAX_OUTPUT = 1 << 20
 """Bytes a candidate may claim, all frames together."""

@@ -7,6 +7,7 @@ a new runner is started, the rest goes on.
 Not here: limits (child.py sets them), verdicts (verifiers/exec.py compares and decides).
 """
 
+import contextlib
 import os
 import selectors
 import signal
@@ -14,7 +15,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -57,6 +57,8 @@ class Job:
     entry_point: str
     inputs: tuple[bytes, ...]
     output_limit: int = limits.MAX_OUTPUT
+    cpu_seconds: float = 0.0
+    """CPU limit of this candidate; 0 takes the configured one."""
 
     def payload(self) -> bytes:
         return wire.encode((self.entry_point, self.program, self.inputs))
@@ -84,7 +86,8 @@ class Outcome:
 def read_frames(data: bytes, cases: int) -> tuple[bool, str, str, tuple[Claim, ...], bool]:
     """A child's bytes -> (sealed, breach, load_error, claims, ended). Total: hostile bytes give a breach, never a raise."""
     sealed = ended = False
-    load_error, claims, i = "", [], 0
+    load_error, i = "", 0
+    claims: list[Claim] = []
     while i + HEAD.size <= len(data):
         kind, index, size = HEAD.unpack_from(data, i)
         payload = data[i + HEAD.size : i + HEAD.size + size]
@@ -124,7 +127,7 @@ def settle(data: bytes, cases: int, status: int, cpu: float, cpu_limit: float, w
     if why:
         end = {1: End.CPU, 2: End.WALL, 3: End.OUTPUT}[why]
         return end, "", load_error, claims
-    if code in (-signal.SIGXCPU, -signal.SIGKILL) and cpu >= 0.97 * cpu_limit:
+    if code in (-signal.SIGXCPU, -signal.SIGKILL) and cpu >= 0.9 * cpu_limit:
         return End.CPU, "", load_error, claims
     if breach:
         return End.BREACH, breach, load_error, claims
@@ -161,7 +164,8 @@ class Runners:
 
     def __init__(self, config: VerifyConfig, ledger: Ledger) -> None:
         if not sys.platform.startswith("linux"):
-            raise DormouseError(f"the exec verifier needs Linux (memfd, process limits), this is {sys.platform}: use tasks of other verifiers here")
+            raise DormouseError(f"the exec verifier needs Linux (memfd, process limits), and this is {sys.platform}: use tasks of other "
+                                "verifiers here")
         self.config, self.ledger = config, ledger
         self._folder = tempfile.TemporaryDirectory(prefix="dormouse-empty-")
         os.chmod(self._folder.name, 0o555)
@@ -229,11 +233,12 @@ class Runners:
 
     def _launch(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        room = Path(__file__).parent
-        command = [getattr(sys, "_base_executable", None) or sys.executable, "-s", "-S", "-P", "-B", str(room / "child.py"), str(theirs.fileno()), str(room / "wire.py")]
+        room, python = Path(__file__).parent, getattr(sys, "_base_executable", None) or sys.executable
         # -s -S -P is -I but for one variable: a fixed hash seed, so that the order of a set is the same in every run
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={"PYTHONHASHSEED": "0"}, cwd=self._folder.name, start_new_session=True,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [python, "-s", "-S", "-P", "-B", str(room / "child.py"), str(theirs.fileno()), str(room / "wire.py")]
+        process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env={"PYTHONHASHSEED": "0"}, cwd=self._folder.name, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         theirs.close()
         return process, ours
 
@@ -247,7 +252,7 @@ class Runners:
             process.kill()
             process.wait()
             control.close()
-            raise DormouseError(f"the exec runner did not start ({process.args!r} exit {process.returncode}): this Python needs os.memfd_create, "
+            raise DormouseError(f"the exec runner did not start (exit {process.returncode}): its Python needs os.memfd_create, "
                                 "os.pidfd_open and ctypes (Linux 5.3 or later)")
         control.setblocking(False)
         found = tuple(x for x in hello[1:].decode().split(",") if x)
@@ -268,7 +273,8 @@ class Runners:
             os.set_blocking(read, False)
             memory = os.memfd_create("job", os.MFD_CLOEXEC)
             os.write(memory, job.payload())
-            order = ORDER.pack(RUN, self._next, self.config.cpu_seconds, self.config.wall_seconds, self.config.memory_mib)
+            cpu = self._cpu(job)
+            order = ORDER.pack(RUN, self._next, cpu, max(self.config.wall_seconds, 5 * cpu), self.config.memory_mib)
             try:
                 socket.send_fds(runner.control, [order], [memory, write])
             except OSError:
@@ -282,6 +288,9 @@ class Runners:
             if canary < 0:
                 slots[self._next] = queue.popleft()
         return True
+
+    def _cpu(self, job: Job) -> float:
+        return job.cpu_seconds or self.config.cpu_seconds
 
     def _hear(self, runner: _Runner, fd: int, outcomes: list[Outcome | None], slots: dict[int, int]) -> None:
         if runner not in self._runners:
@@ -304,7 +313,7 @@ class Runners:
         row = runner.running.pop(number)
         self._drain(runner, row, last=True)
         why = 3 if row.killed else why
-        end, detail, load_error, claims = settle(bytes(row.data), len(row.job.inputs), status, cpu, self.config.cpu_seconds, why)
+        end, detail, load_error, claims = settle(bytes(row.data), len(row.job.inputs), status, cpu, self._cpu(row.job), why)
         outcome = Outcome(end, detail, load_error, claims, cpu * 1e3, wall * 1e3)
         if row.canary >= 0:
             runner.canaries[row.canary] = outcome
@@ -322,10 +331,8 @@ class Runners:
         if len(row.data) > row.job.output_limit and not row.killed:
             row.killed = True
             if not last:
-                try:
+                with contextlib.suppress(OSError):  # a dead runner is noticed by its closed socket
                     runner.control.send(ORDER.pack(KILL, row.number, 0.0, 0.0, 0))
-                except OSError:
-                    pass  # a dead runner is noticed by its closed socket
         if at_end and row.pipe in self._selector.get_map():
             self._selector.unregister(row.pipe)
         if last:

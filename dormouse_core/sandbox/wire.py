@@ -2,8 +2,8 @@
 
 Two readers of one format. `decode` gives Python values and is for bytes a trusted side wrote (the arguments a candidate
 is called with). `decode_tree` is for bytes a hostile side wrote: it gives a tagged tree of plain tuples, never a hashed
-Python object, so a reply of colliding keys costs its length and no more. Sets and dicts are written in the order of
-their encoded elements, so equal values of one type have equal bytes (floats aside: -0.0, NaN).
+Python object, so a reply of colliding keys costs its length and no more. Sets, and dicts unless their order is asked
+for, are written in the order of their encoded elements, so equal values of one type have equal bytes (-0.0 and NaN aside).
 The candidate's process loads this file by path before it has any task; hence nothing but `struct` is imported here.
 Not here: comparison (verifiers/exec.py), frames on the pipe (sandbox/child.py writes them, sandbox/runner.py reads).
 """
@@ -29,15 +29,16 @@ class WireError(ValueError):
     """A value outside the format, or bytes that are not one."""
 
 
-def encode(value: object) -> bytes:
-    """A value of the twelve types -> bytes. Subclasses are written as their base type, read with the base type's own
+def encode(value: object, in_order: bool = False) -> bytes:
+    """A value of the twelve types -> bytes. `in_order` keeps a dict's own order (for arguments: a function may look at it),
+    else equal dicts have equal bytes. Subclasses are written as their base type, read with the base type's own
     methods, so an object's opinion of itself is never asked. Raises WireError for anything else or past a limit."""
     out = bytearray()
-    _write(value, out, 0, [MAX_NODES])
+    _write(value, out, 0, [MAX_NODES], in_order)
     return bytes(out)
 
 
-def _write(value, out: bytearray, depth: int, left: list[int]) -> None:  # type: ignore[no-untyped-def]
+def _write(value, out: bytearray, depth: int, left: list[int], in_order: bool) -> None:  # type: ignore[no-untyped-def]
     left[0] -= 1
     if left[0] < 0 or depth > MAX_DEPTH or len(out) > MAX_BYTES:
         raise WireError("too many nodes" if left[0] < 0 else "too deep" if depth > MAX_DEPTH else "too long")
@@ -66,18 +67,19 @@ def _write(value, out: bytearray, depth: int, left: list[int]) -> None:  # type:
             raise WireError("too long")
         _sized(out, BYTES, bytes.__getitem__(value, slice(None)))
     else:
-        _write_container(value, kind, out, depth, left)
+        _write_container(value, kind, out, depth, left, in_order)
 
 
-def _write_container(value, kind: type, out: bytearray, depth: int, left: list[int]) -> None:  # type: ignore[no-untyped-def]
+def _write_container(value, kind: type, out: bytearray, depth: int, left: list[int], in_order: bool) -> None:  # type: ignore[no-untyped-def]
     for tag, base in ((TUPLE, tuple), (LIST, list)):
         if issubclass(kind, base):
             out.append(tag)
             out += _U32.pack(base.__len__(value))
             for item in base.__iter__(value):
-                _write(item, out, depth + 1, left)
+                _write(item, out, depth + 1, left, in_order)
             return
     parts: list[bytes] = []
+    rows: list[tuple[object, ...]]
     if issubclass(kind, set):
         tag, rows = SET, [(item,) for item in set.__iter__(value)]
     elif issubclass(kind, dict):
@@ -88,14 +90,14 @@ def _write_container(value, kind: type, out: bytearray, depth: int, left: list[i
     for row in rows:
         part = bytearray()
         for item in row:
-            _write(item, part, depth + 1, left)
+            _write(item, part, depth + 1, left, in_order)
         parts.append(bytes(part))
         size += len(part)
         if size > MAX_BYTES:
             raise WireError("too long")
     out.append(tag)
     out += _U32.pack(len(rows))
-    out += b"".join(sorted(parts))
+    out += b"".join(parts if in_order and tag == DICT else sorted(parts))
 
 
 def _sized(out: bytearray, tag: int, payload: bytes) -> None:

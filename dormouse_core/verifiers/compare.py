@@ -79,18 +79,19 @@ def _equal(claim: Tree, want: Tree, rule: Rule) -> bool:
     if tag in (TUPLE, LIST):
         return len(got) == len(expected) and all(_equal(a, b, rule) for a, b in zip(got, expected, strict=True))
     if tag == SET:
-        return len(got) == len(expected) and sorted(_canonical(x, rule.typing) for x in got) == sorted(_canonical(x, rule.typing) for x in expected)
+        ours, theirs = (sorted(_canonical(x, rule.typing) for x in side) for side in (got, expected))
+        return ours == theirs
     if tag == DICT:
         if len(got) != len(expected):
             return False
-        ours, theirs = (sorted(((_canonical(k, rule.typing), v) for k, v in side), key=lambda row: row[0]) for side in (got, expected))
-        return all(a[0] == b[0] and _equal(a[1], b[1], rule) for a, b in zip(ours, theirs, strict=True))
+        pairs, wanted = (sorted(((_canonical(k, rule.typing), v) for k, v in side), key=lambda row: row[0]) for side in (got, expected))
+        return all(a[0] == b[0] and _equal(a[1], b[1], rule) for a, b in zip(pairs, wanted, strict=True))
     return bool(got == expected)
 
 
 def _numbers(typing: Typing) -> tuple[int, ...]:
-    """Tags that may equal each other by value. Under `strict` a float stands here for its tolerance alone."""
-    return {Typing.STRICT: (INT, FLOAT, COMPLEX), Typing.NUMERIC: (INT, FLOAT, COMPLEX), Typing.PYTHON: (INT, FLOAT, COMPLEX, *_BOOL)}[typing]
+    """Tags that are compared as numbers; under `strict` only with their own tag, for a float's tolerance."""
+    return (INT, FLOAT, COMPLEX, *_BOOL) if typing is Typing.PYTHON else (INT, FLOAT, COMPLEX)
 
 
 def _same_number(claim: Tree, want: Tree, rule: Rule) -> bool:

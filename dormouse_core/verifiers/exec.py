@@ -1,7 +1,8 @@
 """exec: run the candidate's function on hidden inputs, compare what it claims with what was expected.
 
 trusted = {"entry_point": "f", "cases": [{"args": "<repr of a tuple>", "expected": "<repr>"}, ...]} and, for the task or for one
-case, "typing", "tolerance", "relax" (compare.py). program = start["program_prefix"] + action + start["program_suffix"].
+case, "typing", "tolerance", "relax" (compare.py); "cpu_seconds" for a task that needs more than the configured limit.
+program = start["program_prefix"] + action + start["program_suffix"].
 A pass needs every case claimed once, in order, equal; the END frame; a clean exit. Three canaries (right, wrong, liar)
 ride with every batch through the same path: one that is judged wrongly voids the batch.
 trusted = {"entry_point": "f", "test_src": "..."} runs the asserts inside the child, where a hostile program can lie to them; such
@@ -25,6 +26,7 @@ from dormouse_core.verifiers.verdict import VerdictClass
 
 MAX_PROGRAM = 1 << 18
 """Bytes of source past which nothing is run."""
+MAX_CPU_SECONDS = 60
 IN_CHILD = "in_child_asserts"
 
 
@@ -38,6 +40,7 @@ class Cases:
     trees: tuple[wire.Tree, ...]
     rules: tuple[Rule, ...]
     output_limit: int
+    cpu_seconds: float = 0.0
     test_src: str = ""
 
 
@@ -50,7 +53,11 @@ def prepare(task: Task) -> Cases:
     if "cases" not in trusted and trusted.get("test_src"):
         token = hashlib.sha256(task.id.encode()).hexdigest()[:16]
         want = wire.encode(token)
-        return Cases("__claim__", (wire.encode(()),), (want,), (wire.decode_tree(want),), (Rule(),), limits.OUTPUT_SLACK, _check_source(trusted["test_src"], token))
+        return Cases("__claim__", (wire.encode(()),), (want,), (wire.decode_tree(want),), (Rule(),), limits.OUTPUT_SLACK,
+                     test_src=_check_source(trusted["test_src"], token))
+    cpu = trusted.get("cpu_seconds") or 0.0
+    if not isinstance(cpu, int | float) or not 0 <= cpu <= MAX_CPU_SECONDS:
+        raise BadTask(f"cpu_seconds must be a number up to {MAX_CPU_SECONDS}")
     rows = trusted.get("cases")
     if not isinstance(rows, list | tuple) or not rows:
         raise BadTask("no hidden cases: nothing could fail")
@@ -61,7 +68,7 @@ def prepare(task: Task) -> Cases:
             value = ast.literal_eval(row["expected"])
             if type(args) is not tuple:
                 raise ValueError("args is not a tuple")
-            inputs.append(wire.encode(args))
+            inputs.append(wire.encode(args, in_order=True))
             expected.append(wire.encode(value))
             rules.append(rule_of(trusted, row))
         except (KeyError, ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
@@ -71,7 +78,7 @@ def prepare(task: Task) -> Cases:
         if holds_nan(tree):
             raise BadTask(f"case {index} expects NaN, which equals nothing")
     room = min(limits.MAX_OUTPUT, limits.OUTPUT_SLACK + 16 * sum(map(len, expected)))
-    return Cases(entry_point, tuple(inputs), tuple(expected), trees, tuple(rules), room)
+    return Cases(entry_point, tuple(inputs), tuple(expected), trees, tuple(rules), room, float(cpu))
 
 
 def rule_of(trusted: dict[str, Any], row: dict[str, Any]) -> Rule:
@@ -133,7 +140,8 @@ def _without_running(attempt: Attempt) -> Finding | None:
 
 
 def _run(keys: list[tuple[str, bytes]], ready: dict[str, Any], runners: Runners, ledger: Ledger) -> list[Finding]:
-    jobs = [Job(program, ready[task_id].entry_point, ready[task_id].inputs, ready[task_id].output_limit) for task_id, program in keys]
+    jobs = [Job(program, ready[task_id].entry_point, ready[task_id].inputs, ready[task_id].output_limit, ready[task_id].cpu_seconds)
+            for task_id, program in keys]
     outcomes, canaries = runners.run(jobs, [Job(source, CANARY_CASES.entry_point, CANARY_CASES.inputs) for _, source, _ in CANARIES])
     if trouble := canary_trouble(canaries):
         ledger.loud(f"exec verifier: a canary was judged wrongly ({trouble}), so this batch of {len(jobs)} programs has no verdicts. "
@@ -206,7 +214,8 @@ def _case_trouble(cases: Cases, index: int, kind: bytes, payload: bytes) -> tupl
 CANARIES: tuple[tuple[str, bytes, tuple[VerdictClass, str]], ...] = (
     ("right", b"def f(a, b):\n    return a + b\n", (VerdictClass.PASS, "exec.compare")),
     ("wrong", b"def f(a, b):\n    return a - b\n", (VerdictClass.FAIL, "exec.compare")),
-    ("liar", b"class Yes:\n    def __eq__(self, other):\n        return True\ndef f(a, b):\n    return Yes()\n", (VerdictClass.FAIL, "exec.wire")),
+    ("liar", b"class Yes:\n    def __eq__(self, other):\n        return True\ndef f(a, b):\n    return Yes()\n",
+     (VerdictClass.FAIL, "exec.wire")),
 )
 CANARY_CASES = Cases("f", (wire.encode((2, 3)), wire.encode((-1, 8))), (wire.encode(5), wire.encode(7)),
                      (wire.decode_tree(wire.encode(5)), wire.decode_tree(wire.encode(7))), (Rule(), Rule()), limits.OUTPUT_SLACK)

@@ -62,14 +62,15 @@ def _in_process(attempt: Attempt, ledger: Ledger) -> Finding:
         finding = IN_PROCESS[kind](attempt)
     except (BadTask, DormouseError) as error:
         finding = Finding(VerdictClass.VERIFIER_ERROR, f"{kind}.task", str(error))
-    except Exception as error:  # a verifier's own defect is this attempt's verifier_error, never the batch's end
+    except Exception as error:  # noqa: BLE001 - a verifier's own defect is this attempt's verifier_error, never the batch's end
         ledger.loud(f"verifier {kind} failed with {type(error).__name__} on task {attempt.task.id[:12]}: such attempts have no verdict")
         finding = Finding(VerdictClass.VERIFIER_ERROR, f"{kind}.defect", type(error).__name__)
     spent = (time.perf_counter() - began) * 1e3
     return finding._replace(cpu_ms=spent, wall_ms=spent)
 
 
-def _programs(batch: Sequence[Attempt], config: VerifyConfig, ledger: Ledger, runners: Runners | None) -> tuple[list[Finding], tuple[str, ...]]:
+def _programs(batch: Sequence[Attempt], config: VerifyConfig, ledger: Ledger,
+              runners: Runners | None) -> tuple[list[Finding], tuple[str, ...]]:
     try:
         if runners is not None:
             return exec.judge_batch(batch, runners, ledger), runners.layers
