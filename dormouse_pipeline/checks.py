@@ -94,9 +94,19 @@ def _bounds(made: Made) -> Outcome:
                    {"broken": len(broken)})
 
 
+def _collapse(made: Made) -> Outcome:
+    from dormouse_core.monitors.collapse import CollapseReport, Regime
+
+    report = made.store.read_record(made.artifact, CollapseReport)
+    return Outcome(report.regime is not Regime.ERROR, f"{report.regime}: {report.reason}",
+                   {f"gap_{pool.pool}": pool.candidate.dependence.gap for pool in report.pools})
+
+
 no_verdict_share = Edge("no_verdict_share", "Too many trajectories without a verdict mean a broken verifier or machine, not a bad policy.",
                         _no_verdict)
 canaries = Edge("canaries", "A right, a wrong and a lying program ride in every exec batch; each must be judged as what it is.", _canaries)
 below_uniform = Edge("below_uniform", "The base must have learned something: fewer bits a byte than a uniform guess.", _below_uniform,
                      blocking=False)
 suite_bounds = Edge("suite_bounds", "Policies that know nothing and the one that knows everything bound every suite.", _bounds, blocking=False)
+collapse_regime = Edge("collapse_regime", "A collapsed candidate is not promoted; promotion itself refuses it and carries the incumbent over.",
+                       _collapse, blocking=False)
