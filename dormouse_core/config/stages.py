@@ -174,6 +174,8 @@ class RlConfig(Config):
     """Rounds without any live group after which the stage ends with `no_signal`."""
     no_verdict_limit: float = Field(0.05, ge=0, le=1)
     """Share of trajectories without a verdict above which the stage fails."""
+    truncation_limit: float = Field(0.9, ge=0, le=1)
+    """Share of the first round that the byte budget may cut off before the stage refuses to learn from it; 1 never refuses."""
     ckpt_every: int = Field(10, ge=1)
     """Rounds between resume files."""
     optimizer: OptimizerConfig = OptimizerConfig(lr=1e-3, warmup=5, decay="constant")

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dormouse_core.artifacts.provenance import Kind
+from dormouse_core.artifacts.store import Store
 from dormouse_core.config.run import RunConfig
+from dormouse_core.config.suite import load_suite
 from dormouse_core.learning.batches import epoch_order
-from dormouse_core.learning.rows import Rows
-from dormouse_core.learning.sft import text_works
+from dormouse_core.learning.demonstrations import build_rows
+from dormouse_core.learning.rows import Rows, heldout_side, rendered, training_rows
+from dormouse_core.learning.sft import text_works, within
 from dormouse_core.learning.update import TextWork
 from dormouse_core.ledger import Ledger
 from dormouse_core.seeding import generator, key
@@ -58,3 +62,18 @@ def share_of(config: RunConfig, written: float | None, ledger: Ledger) -> float:
 def interleave_seed(config: RunConfig, cycle: str) -> int:
     """Cycles of one run see different rows."""
     return key("interleave", config.runtime.seed, cycle)
+
+
+def stored_rows(config: RunConfig, identity: str | None, store: Store, ledger: Ledger) -> Rows:
+    """The rows SFT trained on, from the table it named in its checkpoint; without that table, built again from the
+    configuration, which is said aloud."""
+    table = store.find(Kind.DEMONSTRATIONS, identity) if identity else None
+    if table is not None:
+        return training_rows(store.read_table(table))
+    ledger.loud("rl: the base names no stored SFT rows" if identity is None else
+                f"rl: the base's SFT rows ({identity[:16]}) are not in this store")
+    ledger.loud("rl: the interleaved SFT rows are built again from the configuration")
+    built = build_rows(config, load_suite(config.loop.suite), config.runtime.seed)
+    rows = rendered([row.segments for row in built], config.sft.mask == "all")
+    rows = rows.pick(within(rows, config, ledger))
+    return rows.pick(np.flatnonzero(~heldout_side(rows, config.sft.heldout_share)))

@@ -11,6 +11,7 @@ import torch
 
 from dormouse_core.config.stages import RlConfig
 from dormouse_core.encoding import escape
+from dormouse_core.envs.environment import StopReason
 from dormouse_core.learning.batches import padded
 from dormouse_core.learning.reward import Rewards, is_fork
 from dormouse_core.learning.update import Outcome
@@ -21,7 +22,6 @@ from dormouse_core.rollouts.trajectory import Trajectory
 from dormouse_core.tasks.task import Task
 from dormouse_core.verifiers.verdict import NO_VERDICT, Verdict, VerdictClass
 
-TRUNCATION_LIMIT = 0.9
 PARITY_LIMIT = 1e-3
 """Largest gap between a stored log-prob and its recomputation before an update; 1e-5 is usual, this is another distribution."""
 
@@ -76,24 +76,25 @@ def refuse_no_verdict(round: Round, config: RlConfig, ledger: Ledger) -> float:
 
 
 def truncated_share(round: Round) -> float:
-    """Share of counted root trajectories that ended before an answer."""
-    judged = [v.verdict is VerdictClass.TRUNCATED for _, v in round.roots() if v.verdict.counts]
+    """Share of counted root trajectories that the byte budget cut off."""
+    judged = [t.stop is StopReason.BYTE_BUDGET for t, v in round.roots() if v.verdict.counts]
     return float(np.mean(judged)) if judged else 0.0
 
 
-def refuse_truncation(round: Round) -> None:
-    """A first round that is nearly all cut off teaches nothing. Raises DormouseError naming the budget."""
+def refuse_truncation(round: Round, config: RlConfig) -> None:
+    """A first round that is nearly all cut off teaches nothing. Raises DormouseError naming the budget and what was needed."""
     share = truncated_share(round)
-    if share <= TRUNCATION_LIMIT:
+    if share <= config.truncation_limit:
         return
-    used = [round.tasks[t.task_id] for t, v in round.roots() if v.verdict is VerdictClass.TRUNCATED]
-    budgets = sorted({task.byte_budget for task in used})
-    needed = [sum(len(escape(a)) + 1 for a in task.reference) for task in used if task.reference]
-    hint = f"; their reference solutions need {int(np.median(needed))} bytes in the median" if needed else ""
+    cut = [round.tasks[t.task_id] for t, _ in round.roots() if t.stop is StopReason.BYTE_BUDGET]
+    budgets = sorted({task.byte_budget for task in cut})
+    needed = [sum(len(escape(a)) + 1 for a in task.reference) for task in cut if task.reference]
+    hint = f", their reference solutions need {int(np.median(needed))} in the median" if needed else ""
     shown = f"{budgets[0]}" if len(budgets) == 1 else f"{budgets[0]} to {budgets[-1]}"
     raise DormouseError(
-        f"round {round.number}: {share:.0%} of the trajectories were cut off at byte_budget = {shown} bytes (or at max_steps){hint}. Nothing "
-        "can be learnt from them. Raise the tasks' byte budget, draw easier tasks, or train the base longer (it may never close a turn).")
+        f"round {round.number}: {share:.0%} of the trajectories were cut off at byte_budget = {shown} bytes{hint} (the limit is "
+        f"rl.truncation_limit = {config.truncation_limit:.0%}): nothing can be learnt from them. Raise the tasks' byte budget or draw "
+        "easier tasks; where the budget is ample, the base does not close its turns yet: train it longer.")
 
 
 def log_prob_parity(policy: Policy, trajectories: Sequence[Trajectory], batch: int = 64) -> float:

@@ -49,8 +49,8 @@ def rendered(conversations: Sequence[Sequence[Span]], every_span: bool = False) 
         stream, mask_L = render(spans, every_span)
         if not mask_L.any() or mask_L.all():
             what = "no byte" if not mask_L.any() else "every byte"
-            raise DormouseError(f"SFT row {number} ({stream[:48]!r}) has {what} under loss: its mask is all {int(mask_L.any())}. A row needs an "
-                                "assistant span, and something before it; look at it with --show-mask and correct or drop it.")
+            raise DormouseError(f"SFT row {number} ({stream[:48]!r}) has {what} under loss: its mask is all {int(mask_L.any())}. A row "
+                                "needs an assistant span, and something before it; look at it with --show-mask and correct or drop it.")
         stream_L = np.frombuffer(stream, dtype=np.uint8)
         rows.streams.append(stream_L)
         rows.masks.append(mask_L)
@@ -70,16 +70,17 @@ def heldout_side(rows: Rows, share: float) -> np.ndarray:
 
     Raises DormouseError where a side would be empty.
     """
-    out = np.array([int.from_bytes(hashlib.sha256(s.tobytes()).digest()[:8], "little") < share * 2.0**64 for s in rows.streams], dtype=bool)
+    points = [int.from_bytes(hashlib.sha256(s.tobytes()).digest()[:8], "little") for s in rows.streams]
+    out = np.array([p < share * 2.0**64 for p in points], dtype=bool)
     if out.all() or not out.any():
-        raise DormouseError(f"{len(rows)} SFT rows at sft.heldout_share = {share} leave {'no training' if out.all() else 'no held-out'} rows; "
-                            "give more rows or another share.")
+        side = "no training" if out.all() else "no held-out"
+        raise DormouseError(f"{len(rows)} SFT rows at sft.heldout_share = {share} leave {side} rows; give more rows or another share.")
     return out
 
 
 SCHEMA = pa.schema([
-    ("row", pa.int32()), ("kind", pa.string()), ("pool", pa.string()), ("cell", pa.string()), ("task_id", pa.string()), ("long", pa.bool_()),
-    ("heldout", pa.bool_()), ("stream", pa.binary()), ("mask", pa.binary()), ("observed", pa.binary()),
+    ("row", pa.int32()), ("kind", pa.string()), ("pool", pa.string()), ("cell", pa.string()), ("task_id", pa.string()),
+    ("long", pa.bool_()), ("heldout", pa.bool_()), ("stream", pa.binary()), ("mask", pa.binary()), ("observed", pa.binary()),
 ])
 KEYS = ("row",)
 

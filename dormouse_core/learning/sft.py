@@ -98,7 +98,8 @@ def _announce(config: RunConfig, ledger: Ledger) -> None:
         ledger.loud("sft: loss on all content, prompts and observations included (sft.mask = all)")
 
 
-def _data(config: RunConfig, rows: Sequence[SftRow] | None, store: Store, provenance: Provenance, ledger: Ledger) -> tuple[Rows, Rows, Artifact]:
+def _data(config: RunConfig, rows: Sequence[SftRow] | None, store: Store, provenance: Provenance,
+          ledger: Ledger) -> tuple[Rows, Rows, Artifact]:
     """(training rows, held-out rows, the stored table of both)."""
     began = time.perf_counter()
     chosen = list(rows) if rows is not None else build_rows(config, load_suite(config.loop.suite), config.runtime.seed)
@@ -115,13 +116,13 @@ def _data(config: RunConfig, rows: Sequence[SftRow] | None, store: Store, proven
 
 def within(rows: Rows, config: RunConfig, ledger: Ledger) -> list[int]:
     """Which rows fit the policy's window; longer ones are left out, counted and said aloud. Raises DormouseError if none fits."""
-    fits = [i for i, n in enumerate(rows.lengths()) if n <= config.policy.max_seq_len]
+    longest = config.policy.max_seq_len
+    fits = [i for i, n in enumerate(rows.lengths()) if n <= longest]
     if len(fits) < len(rows):
         ledger.count("sft_rows_too_long", len(rows) - len(fits))
-        ledger.loud(f"sft: {len(rows) - len(fits)} of {len(rows)} rows are longer than policy.max_seq_len = {config.policy.max_seq_len} bytes "
-                    "and are left out")
+        ledger.loud(f"sft: {len(rows) - len(fits)} of {len(rows)} rows are longer than policy.max_seq_len = {longest} and are left out")
     if not fits:
-        raise DormouseError(f"sft: none of {len(rows)} rows fits policy.max_seq_len = {config.policy.max_seq_len} bytes; raise it or shorten rows")
+        raise DormouseError(f"sft: none of {len(rows)} rows fits policy.max_seq_len = {longest} bytes; raise it or shorten the rows")
     return fits
 
 

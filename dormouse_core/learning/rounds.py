@@ -1,0 +1,122 @@
+"""Where the rounds of a cycle come from: the stored one, and those rolled and judged from the live weights.
+
+A round that was rolled here is committed whole (tasks, shards, verdicts) before it is learnt from, so a resumed stage reads
+it back. Not here: learning (rl.py), sampling and judging themselves (rollouts, verifiers).
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from dormouse_core.artifacts.code_version import code_version
+from dormouse_core.artifacts.journal import StageJournal
+from dormouse_core.artifacts.provenance import Artifact, Kind, Parent, Provenance
+from dormouse_core.artifacts.store import Store
+from dormouse_core.config.run import RunConfig
+from dormouse_core.learning.monitor import Round
+from dormouse_core.ledger import DormouseError, Ledger
+from dormouse_core.policy.model import Policy
+from dormouse_core.rollouts import stage, verify
+from dormouse_core.rollouts.stage import RolloutSet, roll_round, rollout_set
+from dormouse_core.rollouts.trajectory import Trajectory
+from dormouse_core.rollouts.workers import WorkerPool
+from dormouse_core.sandbox.runner import Runners
+from dormouse_core.tasks.source import TaskSource
+from dormouse_core.tasks.splits import require_trainable
+from dormouse_core.tasks.store import KEYS, tasks_from_table, tasks_to_table
+from dormouse_core.tasks.task import Task, VerifierKind
+from dormouse_core.verifiers import report
+from dormouse_core.verifiers.verdict import Verdict
+
+STAGE = "rl_checkpoint"
+
+
+class Rounds:
+    """Rounds of one stage run. Runner processes of the exec verifier start with the first program and stay for all rounds."""
+
+    def __init__(self, config: RunConfig, inputs: dict[str, Artifact], store: Store, journal: StageJournal, pool: WorkerPool,
+                 ledger: Ledger, run_id: str) -> None:
+        self.config, self.inputs, self.store, self.journal = config, inputs, store, journal
+        self.pool, self.ledger, self.run_id = pool, ledger, run_id
+        self.cycle = store.read_record(inputs["rollouts"], RolloutSet).cycle
+        self._runners: Runners | None = None
+
+    def close(self) -> None:
+        if self._runners is not None:
+            self._runners.close()
+            self._runners = None
+
+    def first(self) -> Round:
+        """Round 0, as stored. Raises DormouseError where trajectories, tasks and verdicts do not belong together."""
+        tasks = tasks_from_table(self.store.read_table(self.inputs["tasks"]))
+        return self._judged(0, stage.load(self.store, self.inputs["rollouts"]), verify.load(self.store, self.inputs["verdicts"]), tasks)
+
+    def roll(self, number: int, policy: Policy, identity: str, source: TaskSource) -> Round:
+        """Round `number` from the live weights: read back where it was committed, else drawn, rolled, judged and committed."""
+        done = self.journal.done(_unit(number))
+        if done is not None:
+            stored = {role: Artifact.model_validate(a) for role, a in done.items()}
+            self.ledger.ask("rounds rolled (the rest were committed already)", ran=False)
+            return self._judged(number, stage.load(self.store, stored["rollouts"]), verify.load(self.store, stored["verdicts"]),
+                                tasks_from_table(self.store.read_table(stored["tasks"])))
+        self.ledger.ask("rounds rolled (the rest were committed already)", ran=True)
+        return self._make(number, policy, identity, source)
+
+    def _make(self, number: int, policy: Policy, identity: str, source: TaskSource) -> Round:
+        """Draw, roll, judge, commit."""
+        began = time.perf_counter()
+        tasks = source.draw(number, self.config.roll.prompts)
+        require_trainable(tasks, "rl")
+        drawn = self.store.put_table(tasks_to_table(tasks), KEYS, self._provenance(Kind.TASKS, ()))
+        rolled = roll_round(policy, tasks, self.config, cycle=self.cycle, round=number, policy_identity=identity, pool=self.pool,
+                            store=self.store, ledger=self.ledger)
+        of_tasks = Parent(role="tasks", kind=drawn.kind, identity=drawn.identity)
+        of_base = Parent(role="base", kind=self.inputs["base"].kind, identity=self.inputs["base"].identity)
+        rollouts = self.store.put_record(rollout_set(rolled, self.cycle, number, identity),
+                                         self._provenance(Kind.ROLLOUTS, (of_tasks, of_base)))
+        self.ledger.seconds["rl.roll"] += time.perf_counter() - began
+        began = time.perf_counter()
+        named = {t.id: t for t in tasks}
+        verdicts = verify.verify(rolled.trajectories, named, self.config.verify, self.ledger, self._judges(tasks))
+        of_rollouts = Parent(role="rollouts", kind=rollouts.kind, identity=rollouts.identity)
+        provenance = self._provenance(Kind.VERDICTS, (of_rollouts, of_tasks))
+        judged = self.store.put_table(report.verdicts_to_table(verdicts), report.KEYS, provenance, report.VOLATILE)
+        self.ledger.seconds["rl.verify"] += time.perf_counter() - began
+        self.journal.commit(_unit(number), {role: a.model_dump(mode="json") for role, a in (
+            ("tasks", drawn), ("rollouts", rollouts), ("verdicts", judged))})
+        return self._judged(number, rolled.trajectories, {v.trajectory_id: v for v in verdicts}, tasks)
+
+    def parents(self, rounds: int) -> tuple[Parent, ...]:
+        """Tasks, rollouts and verdicts of every round below `rounds` that was rolled here."""
+        out = []
+        for number in range(1, rounds):
+            for role, artifact in (self.journal.done(_unit(number)) or {}).items():
+                out.append(Parent(role=f"{role} of round {number}", kind=Kind(artifact["kind"]), identity=artifact["identity"]))
+        return tuple(out)
+
+    # --- inside
+
+    def _judged(self, number: int, trajectories: Sequence[Trajectory], of: Mapping[str, Verdict], tasks: Sequence[Task]) -> Round:
+        require_trainable(tasks, "rl")
+        named = {t.id: t for t in tasks}
+        unjudged = [t for t in trajectories if t.id not in of]
+        unknown = [t for t in trajectories if t.task_id not in named]
+        if unjudged or unknown or not trajectories:
+            what = f"{len(unjudged)} of {len(trajectories)} trajectories have no row in the verdict table" if unjudged else (
+                f"{len(unknown)} of {len(trajectories)} trajectories are of tasks that are not in the task table" if unknown
+                else "the rollouts hold no trajectory")
+            raise DormouseError(f"round {number}: {what}. Rollouts, verdicts and tasks must be of one run: judge these rollouts "
+                                "(dormouse post-train verify) and give the verdicts it writes.")
+        return Round(number, trajectories, [of[t.id] for t in trajectories], named)
+
+    def _judges(self, tasks: Sequence[Task]) -> Runners | None:
+        if self._runners is None and any(t.verifier is VerifierKind.EXEC for t in tasks):
+            self._runners = Runners(self.config.verify, self.ledger)
+        return self._runners
+
+    def _provenance(self, kind: Kind, parents: tuple[Parent, ...]) -> Provenance:
+        return Provenance(kind=kind, stage=STAGE, parents=parents, config_sha256=self.config.sha256(), code_version=code_version(),
+                          seed=self.config.runtime.seed, run_id=self.run_id)
+
+
+def _unit(number: int) -> str:
+    return f"round {number}"
