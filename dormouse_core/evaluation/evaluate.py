@@ -19,7 +19,7 @@ from dormouse_core.artifacts.store import Store
 from dormouse_core.config.run import RunConfig
 from dormouse_core.config.stages import RolloutConfig
 from dormouse_core.config.suite import load_suite
-from dormouse_core.encoding import unescape
+from dormouse_core.envs.environment import StopReason
 from dormouse_core.evaluation.policies import measure_bounds
 from dormouse_core.evaluation.report import EvalReport, split_report
 from dormouse_core.evaluation.scores import Scores
@@ -28,6 +28,7 @@ from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.policy.model import Policy, load_policy
 from dormouse_core.rollouts.engine import roll
 from dormouse_core.rollouts.request import Origin, RolloutRequest, group_requests
+from dormouse_core.rollouts.verify import attempt_of
 from dormouse_core.rollouts.workers import WorkerPool
 from dormouse_core.tasks.splits import FROZEN_ROOT
 from dormouse_core.tasks.task import Split, Task
@@ -42,7 +43,7 @@ class Answer(NamedTuple):
 
     id: str
     actions: tuple[bytes, ...]
-    stop: str
+    stop: StopReason
     tokens: int
 
 
@@ -71,8 +72,9 @@ def checkpoint_policy(store: Store, artifact: Artifact) -> Policy:
 
 def play_share(policy: Policy, share: Share) -> list[Answer]:
     """Play one share, in this process. Module-level, so that worker processes can be sent it."""
+    tasks = {r.task.id: r.task for r in share.requests}
     trajectories = roll(policy, share.requests, share.config, Ledger())
-    return [Answer(t.id, tuple(unescape(s.action_bytes) for s in t.steps), t.stop, t.tokens) for t in trajectories]
+    return [Answer(t.id, attempt_of(t, tasks[t.task_id]).actions, t.stop, t.tokens) for t in trajectories]
 
 
 def evaluation_requests(tasks: Sequence[Task], origin: Origin, config: RunConfig) -> list[list[RolloutRequest]]:
@@ -100,21 +102,28 @@ def score_answers(tasks: Sequence[Task], answers: Mapping[str, list[list[Answer]
     Raises DormouseError when more answers than `rl.no_verdict_limit` got no verdict: such a score would be of a sample the
     verifier chose.
     """
-    unique: dict[tuple[str, tuple[bytes, ...], str], Attempt] = {}
+    unique: dict[tuple[str, tuple[bytes, ...], StopReason], Attempt] = {}
     for of_policy in answers.values():
         for task, group in zip(tasks, of_policy, strict=True):
             for a in group:
                 unique.setdefault((task.id, a.actions, a.stop), Attempt(a.id, task, a.actions, a.stop))
     verdicts = dict(zip(unique, judge(list(unique.values()), config.verify, ledger), strict=True))
     ledger.ask("evaluation answers judged (the rest are repeats)", ran=True, n=len(unique))
-    scores = {name: Scores(tasks, np.array([[verdicts[t.id, a.actions, a.stop].verdict.value for a in g] for t, g in zip(tasks, of, strict=True)]),
-                           np.array([[a.tokens for a in g] for g in of], dtype=np.int64)) for name, of in answers.items()}
-    for name, each in scores.items():
-        if each.no_verdict_share() > config.rl.no_verdict_limit:
-            raise DormouseError(f"evaluation of {name}: {each.no_verdict_share():.1%} of the answers got no verdict ({each.classes()}), more than "
-                                f"the {config.rl.no_verdict_limit:.0%} allowed by rl.no_verdict_limit. The verifier or the machine failed, not "
-                                "the policy: look at the reasons with `dormouse smoke`, then run the stage again")
+    scores = {}
+    for name, of_policy in answers.items():
+        judged = [[verdicts[t.id, a.actions, a.stop].verdict.value for a in group] for t, group in zip(tasks, of_policy, strict=True)]
+        scores[name] = Scores(tasks, np.array(judged), np.array([[a.tokens for a in group] for group in of_policy], dtype=np.int64))
+        refuse_no_verdict(scores[name], name, config.rl.no_verdict_limit)
     return scores
+
+
+def refuse_no_verdict(scores: Scores, name: str, limit: float) -> None:
+    """Raises DormouseError when too many answers got no verdict: the score would be of a sample the verifier chose."""
+    share = scores.no_verdict_share()
+    if share > limit:
+        raise DormouseError(f"evaluation of {name}: {share:.1%} of the answers got no verdict ({scores.classes()}), more than the {limit:.0%} that "
+                            "rl.no_verdict_limit allows. The verifier or the machine failed, not the policy: look at the reasons with "
+                            "`dormouse smoke`, then run the stage again")
 
 
 def run(config: RunConfig, checkpoint: Artifact, *, store: Store, ledger: Ledger, run_id: str = "", pool: WorkerPool | None = None,
@@ -134,16 +143,17 @@ def run(config: RunConfig, checkpoint: Artifact, *, store: Store, ledger: Ledger
             tasks = suite_tasks(suite, split, root, config.eval.tasks_per_pool, ledger)
             answers = answer_tasks(policy, checkpoint.identity, f"eval:{split}", tasks, config, workers, ledger)
             scores = score_answers(tasks, {split.value: answers}, config, ledger)[split.value]
-            reports.append(split_report(scores, split, root, measure_bounds(tasks, config.verify, ledger), config.eval, config.runtime.seed, split))
+            bounds = measure_bounds(tasks, config.verify, ledger)
+            reports.append(split_report(scores, split, root, bounds, config.eval, config.runtime.seed, split))
             tables.append(scores.table(split))
     parents = (Parent(role="checkpoint", kind=Kind.CHECKPOINT, identity=checkpoint.identity),)
     made = {"stage": STAGE, "config_sha256": config.sha256(), "code_version": code_version(), "seed": config.runtime.seed, "run_id": run_id,
             "counters": ledger.counters()}
     table = store.put_table(pa.concat_tables(tables), ("role", "task_id"), Provenance(kind=Kind.EVAL_TABLE, parents=parents, **made))
+    of_table = Parent(role="table", kind=Kind.EVAL_TABLE, identity=table.identity)
     broken = [reason for r in reports for reason in r.broken]
     for reason in broken:
         ledger.loud(f"evaluation INVALID: {reason}")
-    report = EvalReport(checkpoint=checkpoint, suite=suite.name, samples=config.eval.samples, temperature=config.roll.temperature,
-                        splits=tuple(reports), table=table, verdict="VALID" if not broken else "INVALID: " + "; ".join(broken))
-    parents += (Parent(role="table", kind=Kind.EVAL_TABLE, identity=table.identity),)
-    return store.put_record(report, Provenance(kind=Kind.EVAL_REPORT, parents=parents, **made))
+    report = EvalReport(checkpoint=parents[0], suite=suite.name, samples=config.eval.samples, temperature=config.roll.temperature,
+                        splits=tuple(reports), table=of_table, verdict="VALID" if not broken else "INVALID: " + "; ".join(broken))
+    return store.put_record(report, Provenance(kind=Kind.EVAL_REPORT, parents=(*parents, of_table), **made))

@@ -52,8 +52,8 @@ class HoldoutVerdict(Record):
     promote: bool
     reason: str
     """The number that decided, in one sentence."""
-    incumbent: Artifact
-    candidate: Artifact
+    incumbent: Parent
+    candidate: Parent
     suite: str
     root: str
     """Task seeds derive from this: the candidate's identity."""
@@ -70,11 +70,12 @@ class HoldoutVerdict(Record):
     """All numbers of `incumbent` and `candidate`."""
     left_out: int
     """Tasks without a counted answer of both policies."""
-    table: Artifact
+    table: Parent
     """Per-task rows of both."""
 
 
-def changes(incumbent: Scores, candidate: Scores, budgets: tuple[int, ...], bootstrap: int, *names: str | int) -> tuple[Change, list[Change], list[Change]]:
+def changes(incumbent: Scores, candidate: Scores, budgets: tuple[int, ...], bootstrap: int,
+            *names: str | int) -> tuple[Change, list[Change], list[Change]]:
     """(mean of pools, each pool, each cell). Both scores are of the same tasks in the same order, every one counted by both.
 
     Raises ValueError when the tasks differ.
@@ -87,8 +88,8 @@ def changes(incumbent: Scores, candidate: Scores, budgets: tuple[int, ...], boot
         weights = resample(after.pool_M, bootstrap, *names, name)
         before_M, after_M = before.rate_M(), after.rate_M()
         greedy_M = after.passed_MS[:, GREEDY].astype(float) - before.passed_MS[:, GREEDY]
-        return Change(name=name, pool=pool, tasks=len(before_M), incumbent=weights.mean(before_M).value, candidate=weights.mean(after_M).value,
-                      difference=weights.mean(after_M - before_M), ratio=weights.ratio(after_M, before_M), greedy=weights.mean(greedy_M),
+        return Change(name=name, pool=pool, tasks=len(before_M), incumbent=float(weights.point_M @ before_M),
+                      candidate=float(weights.point_M @ after_M), difference=weights.mean(after_M - before_M), ratio=weights.ratio(after_M, before_M), greedy=weights.mean(greedy_M),
                       at_budget=tuple(weights.means(correct_at(after, budgets) - correct_at(before, budgets))))
 
     pool_M, cell_M = candidate.pool_M, candidate.cell_M
@@ -99,8 +100,9 @@ def changes(incumbent: Scores, candidate: Scores, budgets: tuple[int, ...], boot
 
 def decide(mean: Change, broken: tuple[str, ...]) -> tuple[bool, str]:
     """(promote, the sentence that says why)."""
-    gain = f"paired gain in sampled pass@1, mean of pools: {100 * mean.difference.value:+.1f} points " \
-           f"[{100 * mean.difference.low:+.1f}, {100 * mean.difference.high:+.1f}] ({mean.incumbent:.3f} -> {mean.candidate:.3f}, {mean.tasks} tasks)"
+    d = mean.difference
+    gain = f"paired gain in sampled pass@1, mean of pools: {100 * d.value:+.1f} points [{100 * d.low:+.1f}, {100 * d.high:+.1f}] " \
+           f"({mean.incumbent:.3f} -> {mean.candidate:.3f}, {mean.tasks} tasks)"
     if broken:
         return False, f"INVALID, nobody is promoted: {broken[0]}; {gain}"
     if mean.difference.low > 0:
@@ -123,12 +125,13 @@ def run(config: RunConfig, incumbent: Artifact, candidate: Artifact, *, cycle: s
     scores = score_answers(tasks, answers, config, ledger)
     both_M = np.all([(s.sampled_counted_M > 0) & s.counted_MS[:, GREEDY] for s in scores.values()], axis=0)
     if not both_M.any():
-        raise DormouseError("holdout verdict: not one task has a counted answer of both policies; the verifier or the machine failed, look at "
-                            "the verdict classes with `dormouse smoke`")
+        raise DormouseError("holdout verdict: not one task has a counted answer of both policies; the verifier or the machine failed, look "
+                            "at the verdict classes with `dormouse smoke`")
     kept = {role: s.take(both_M) for role, s in scores.items()}
     seed = config.runtime.seed
     bounds = measure_bounds(tasks, config.verify, ledger)
-    reports = {role: split_report(s, Split.FRESH, candidate.identity, bounds, config.eval, seed, candidate.identity) for role, s in kept.items()}
+    reports = {role: split_report(s, Split.FRESH, candidate.identity, bounds, config.eval, seed, candidate.identity)
+               for role, s in kept.items()}
     mean, pools, cells = changes(kept["incumbent"], kept["candidate"], config.eval.budgets, config.eval.bootstrap, seed, candidate.identity)
     promote, reason = decide(mean, reports["candidate"].broken)
     ledger.loud(f"holdout: {reason}")
@@ -138,10 +141,11 @@ def run(config: RunConfig, incumbent: Artifact, candidate: Artifact, *, cycle: s
             "counters": ledger.counters()}
     table = store.put_table(pa.concat_tables([s.table(role) for role, s in scores.items()]), ("role", "task_id"),
                             Provenance(kind=Kind.EVAL_TABLE, parents=parents, **made))
+    of_table = Parent(role="table", kind=Kind.EVAL_TABLE, identity=table.identity)
     verdict = HoldoutVerdict(
-        cycle=cycle, promote=promote, reason=reason, incumbent=incumbent, candidate=candidate, suite=suite.name, root=candidate.identity, seed=seed,
-        samples=config.eval.samples, temperature=config.roll.temperature, mean=mean, pools=tuple(pools), cells=tuple(cells), reports=reports,
+        cycle=cycle, promote=promote, reason=reason, incumbent=parents[0], candidate=parents[1], suite=suite.name, root=candidate.identity,
+        seed=seed, samples=config.eval.samples, temperature=config.roll.temperature, mean=mean, pools=tuple(pools), cells=tuple(cells),
+        reports=reports,
         greedy_p=mcnemar(int((right["incumbent"] & ~right["candidate"]).sum()), int((right["candidate"] & ~right["incumbent"]).sum())),
-        left_out=int((~both_M).sum()), table=table)
-    parents += (Parent(role="table", kind=Kind.EVAL_TABLE, identity=table.identity),)
-    return store.put_record(verdict, Provenance(kind=Kind.HOLDOUT_VERDICT, parents=parents, **made))
+        left_out=int((~both_M).sum()), table=of_table)
+    return store.put_record(verdict, Provenance(kind=Kind.HOLDOUT_VERDICT, parents=(*parents, of_table), **made))

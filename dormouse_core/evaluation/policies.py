@@ -56,7 +56,8 @@ class Bound(Record):
 def play(task: Task, actor: Actor) -> tuple[tuple[bytes, ...], StopReason]:
     """One episode of an actor in the task's own environment, under its byte budget (END counted): an action that does not
     fit is cut to what is left."""
-    world, shown, left, actions = registry.start(task), task.prompt, task.byte_budget, []
+    world, shown, left = registry.start(task), task.prompt, task.byte_budget
+    actions: list[bytes] = []
     for step in range(task.max_steps):
         action = actor(step, shown)
         while action and len(escape(action)) + 1 > left:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dormouse_core.artifacts.provenance import Artifact
+from dormouse_core.artifacts.provenance import Parent
 from dormouse_core.config.base import Record
 from dormouse_core.config.stages import EvalConfig
 from dormouse_core.evaluation.budget import BudgetCurve, budget_curve
-from dormouse_core.evaluation.policies import Bound
+from dormouse_core.evaluation.policies import Bound, BoundPolicy
 from dormouse_core.evaluation.scores import GREEDY, Scores
 from dormouse_core.evaluation.statistics import Interval, pass_at_k, resample
 
@@ -67,19 +67,20 @@ class SplitReport(Record):
     @property
     def broken(self) -> tuple[str, ...]:
         """Why the numbers are not to be trusted; empty when they are."""
-        return tuple(f"{b.policy} on {b.pool} reached {b.rate:.3f} where {'at least' if b.policy == 'oracle' else 'at most'} {b.limit:.3f} is "
-                     "possible" for b in self.bounds if not b.holds)
+        side = {b.policy: "at least" if b.policy is BoundPolicy.ORACLE else "at most" for b in self.bounds}
+        return tuple(f"{b.policy} on {b.pool} reached {b.rate:.3f} where {side[b.policy]} {b.limit:.3f} is possible"
+                     for b in self.bounds if not b.holds)
 
 
 class EvalReport(Record):
     """What `post-train eval` writes."""
 
-    checkpoint: Artifact
+    checkpoint: Parent
     suite: str
     samples: int
     temperature: float
     splits: tuple[SplitReport, ...]
-    table: Artifact
+    table: Parent
     """Per-task rows of every split."""
     verdict: str
     """VALID, or INVALID and why: a violated bound means suite or verifier is broken."""

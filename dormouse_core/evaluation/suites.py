@@ -28,7 +28,8 @@ def suite_tasks(suite: Suite, split: Split, root: str, tasks_per_pool: int, ledg
     """
     if split not in _ROLE:
         raise DormouseError(f"split {split} is not one to evaluate a suite on; choose from {', '.join(_ROLE)}")
-    cells = {pool: [c for c in suite.cells if c.pool == pool and c.role == _ROLE[split]] for pool in dict.fromkeys(c.pool for c in suite.cells)}
+    named = dict.fromkeys(c.pool for c in suite.cells)
+    cells = {pool: [c for c in suite.cells if c.pool == pool and c.role == _ROLE[split]] for pool in named}
     tasks: dict[str, Task] = {}
     for members in cells.values():
         for cell, n in zip(members, spread(tasks_per_pool, len(members)) if members else [], strict=True):
@@ -60,5 +61,5 @@ def require_evaluation(tasks: Sequence[Task], where: str) -> None:
     """Raises DormouseError when a task may be trained on: a score over it would not be held out."""
     leaked = [t for t in tasks if t.use is not Use.EVALUATION]
     if leaked:
-        raise DormouseError(f"{where}: {len(leaked)} of {len(tasks)} tasks are training tasks (first: {leaked[0].cell} {leaked[0].id[:12]}); "
-                            "an evaluation needs tasks whose use is `evaluation`")
+        raise DormouseError(f"{where}: {len(leaked)} of {len(tasks)} tasks are training tasks (first: {leaked[0].cell} {leaked[0].id[:12]}); an "
+                            "evaluation needs tasks whose use is `evaluation`")

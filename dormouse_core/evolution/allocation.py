@@ -54,4 +54,5 @@ def systematic(share_C: NDArray[Any], n: int, offset: float) -> NDArray[np.int64
     """
     edges = np.cumsum(np.asarray(share_C, dtype=np.float64)) * n
     edges[-1] = n
-    return np.diff(np.ceil(np.concatenate([[0.0], edges]) - offset).astype(np.int64))
+    cuts = np.ceil(np.concatenate([[0.0], edges]) - offset).astype(np.int64)
+    return np.asarray(cuts[1:] - cuts[:-1])

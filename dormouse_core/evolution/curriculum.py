@@ -16,16 +16,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dormouse_core import seeding
+from dormouse_core.artifacts.code_version import code_version
+from dormouse_core.artifacts.provenance import Artifact, Kind, Parent, Provenance
+from dormouse_core.artifacts.store import Store
+from dormouse_core.config.base import Record
+from dormouse_core.config.run import RunConfig
 from dormouse_core.config.stages import CurriculumConfig
+from dormouse_core.config.suite import load_suite
 from dormouse_core.evolution.allocation import band_mass_C, pool_shares, systematic, value_C
 from dormouse_core.evolution.posterior import Band, Posterior
-from dormouse_core.ledger import DormouseError
-from dormouse_core.tasks.plan import CellState
+from dormouse_core.ledger import DormouseError, Ledger
+from dormouse_core.tasks.plan import CellState, CyclePlan
 from dormouse_core.tasks.registry import draw as draw_task
-from dormouse_core.tasks.task import Split, Task
+from dormouse_core.tasks.task import Pool, Split, Task
 
+STAGE = "curriculum"
 Floats = NDArray[np.float64]
 _REDRAWS = 30
+
+
+class Curriculum(Record):
+    """What a cycle taught about its cells: where the next plan starts from."""
+
+    cycle: str
+    cells: tuple[CellState, ...]
+    bands: dict[str, int]
+    """Cells in each band."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,8 @@ class Shares:
 class CycleSource:
     """Draws the rounds of one cycle and learns from their outcomes."""
 
-    def __init__(self, cells: Sequence[CellState], config: CurriculumConfig, cycle: str, seed: int, failures: Failures | None = None) -> None:
+    def __init__(self, cells: Sequence[CellState], config: CurriculumConfig, cycle: str, seed: int,
+                 failures: Failures | None = None) -> None:
         if not cells:
             raise DormouseError("the curriculum has no cells to draw from: the suite names no cell of role `train`")
         self.cells, self.config, self.cycle, self.seed = list(cells), config, cycle, seed
@@ -61,10 +78,10 @@ class CycleSource:
         self.trials_C = np.array([c.trials for c in cells])
         self.tried_C = np.array([c.tried for c in cells], dtype=np.int64)
         self.factor_C = np.array([c.factor for c in cells])
-        known = {t.cell for t in self.failures.retries} | set(self.failures.weight)
-        if known - set(self.row):
-            raise DormouseError(f"the failure memory names cells outside the suite ({', '.join(sorted(known - set(self.row)))}): it belongs "
-                                "to another suite; start a new line, or switch it off with --set curriculum.use_failure_memory=false")
+        foreign = sorted(({t.cell for t in self.failures.retries} | set(self.failures.weight)) - set(self.row))
+        if foreign:
+            raise DormouseError(f"the failure memory names cells outside the suite ({', '.join(foreign)}): it belongs to another suite; "
+                                "start a new line, or switch it off with --set curriculum.use_failure_memory=false")
 
     # ---- shares
 
@@ -137,8 +154,8 @@ class CycleSource:
                 task = draw_task(cell.family, cell.difficulty, Split.TRAIN, index, str(self.seed))
                 if task.id not in taken:
                     return task
-        raise DormouseError(f"round {round} of {self.cycle} asks for more tasks than its {len(self.cells)} cells have; lower roll.prompts, or "
-                            "add cells to the suite")
+        raise DormouseError(f"round {round} of {self.cycle} asks for more tasks than its {len(self.cells)} cells have; lower roll.prompts, "
+                            "or add cells to the suite")
 
     def observe(self, outcomes: Sequence[tuple[str, int, int]]) -> None:
         """Outcomes of one round: (cell, passed, tried) a task. Counts of the cells that were tried shrink by `discount`, once,
@@ -174,3 +191,35 @@ class CycleSource:
             "passes": float(self.passes_C[i]), "trials": float(self.trials_C[i]), "tried": int(self.tried_C[i]),
             "weight": float(shares.final_C[i]), "band": shares.bands[i].value, "rate": float(belief.mean_C[i]), "rate_low": float(low_C[i]),
             "rate_high": float(high_C[i])}) for i, c in enumerate(self.cells))
+
+
+def suite_cells(name: str) -> tuple[CellState, ...]:
+    """The train cells of a suite, before anything is known of them."""
+    return tuple(CellState(pool=Pool(c.pool), family=c.family, difficulty=c.difficulty) for c in load_suite(name).role("train"))
+
+
+def suite_source(config: RunConfig, cycle: str) -> CycleSource:
+    """A source that starts from nothing: for a cycle without a plan."""
+    return CycleSource(suite_cells(config.loop.suite), config.curriculum, cycle, config.runtime.seed)
+
+
+def run(config: RunConfig, plan: Artifact, candidate: Artifact, *, store: Store, ledger: Ledger, run_id: str = "") -> Artifact:
+    """The cells after the cycle of `plan`, from every round the candidate (an RL checkpoint) learnt from: the state of its source.
+    Returns the CURRICULUM record. Raises DormouseError when the two are of different cycles."""
+    planned, state = store.read_record(plan, CyclePlan), store.read_checkpoint(candidate).state
+    if state.get("cycle") != planned.cycle:
+        raise DormouseError(f"{candidate.path} was trained in cycle {state.get('cycle')!r}, the plan is of {planned.cycle}; give the plan and "
+                            "the RL checkpoint of one cycle")
+    source = CycleSource(planned.cells, config.curriculum, planned.cycle, config.runtime.seed)
+    if state.get("source"):
+        source.load(state["source"])
+    else:
+        ledger.loud(f"curriculum: {candidate.path} learnt from its stored round alone and kept no outcomes; the cells stay as planned")
+    cells = source.cell_states()
+    bands = {b.value: sum(c.band == b.value for c in cells) for b in Band}
+    for band, n in bands.items():
+        ledger.count(f"curriculum.{band}", n)
+    return store.put_record(Curriculum(cycle=planned.cycle, cells=cells, bands=bands), Provenance(
+        kind=Kind.CURRICULUM, stage=STAGE, parents=tuple(Parent(role=r, kind=a.kind, identity=a.identity) for r, a in (
+            ("plan", plan), ("candidate", candidate))), config_sha256=config.sha256(), code_version=code_version(),
+        seed=config.runtime.seed, counters=ledger.counters(), run_id=run_id))

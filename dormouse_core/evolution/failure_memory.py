@@ -19,9 +19,9 @@ from dormouse_core.artifacts.store import Store
 from dormouse_core.config.run import RunConfig
 from dormouse_core.ledger import Ledger
 from dormouse_core.rollouts import stage as rolling
+from dormouse_core.rollouts import verify
 from dormouse_core.rollouts.stage import RolloutSet
 from dormouse_core.rollouts.trajectory import Start, Trajectory
-from dormouse_core.rollouts.verify import read_verdicts
 from dormouse_core.tasks.store import tasks_from_table
 from dormouse_core.tasks.task import Task
 from dormouse_core.verifiers.verdict import Verdict, VerdictClass
@@ -99,7 +99,7 @@ def run(config: RunConfig, rollouts: Artifact, verdicts: Artifact, tasks: Artifa
     rolled = store.read_record(rollouts, RolloutSet)
     old = store.read_table(previous).to_pylist() if previous is not None else []
     rows = remember(tasks_from_table(store.read_table(tasks)), rolling.load(store, rollouts),
-                    {v.trajectory_id: v for v in read_verdicts(store, verdicts)}, tasks.identity, rolled.cycle, old)
+                    verify.load(store, verdicts), tasks.identity, rolled.cycle, old)
     ledger.count("failure_memory.rows", len(rows))
     ledger.count("failure_memory.new", sum(r["cycle"] == rolled.cycle for r in rows))
     inputs = [("rollouts", rollouts), ("verdicts", verdicts), ("tasks", tasks)] + ([("previous", previous)] if previous is not None else [])

@@ -15,14 +15,14 @@ from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.monitors.collapse import CollapseReport, Regime
 
 STAGE = "promoted_checkpoint"
-CARRIED = ("lfb_version", "interleave_rl")
+CARRIED = ("lfb_version", "interleave_rl", "demonstrations")
 """State a promoted checkpoint keeps of its candidate: what later stages read. Curves and positions stay with the candidate."""
 
 
 class Promotion(Record):
     cycle: str
     promoted: bool
-    checkpoint: Artifact
+    checkpoint: Parent
     """What the next cycle starts from."""
     reason: str
 
@@ -38,8 +38,8 @@ def run(config: RunConfig, candidate: Artifact, holdout: Artifact, collapse: Art
     report = store.read_record(collapse, CollapseReport) if collapse is not None else None
     for what, identity in (("holdout verdict", verdict.candidate.identity), ("collapse report", report.candidate if report else None)):
         if identity is not None and identity != candidate.identity:
-            raise DormouseError(f"the {what} is of checkpoint {identity[:16]}, not of the candidate {candidate.identity[:16]}; run the stage that "
-                                "makes it for this candidate")
+            raise DormouseError(f"the {what} is of checkpoint {identity[:16]}, not of the candidate {candidate.identity[:16]}; run the stage "
+                                "that makes it for this candidate")
     collapsed = report is not None and report.regime is Regime.ERROR
     promoted = verdict.promote and not collapsed
     reason = f"not promoted, the policy collapsed: {report.reason}" if report and collapsed else verdict.reason
@@ -49,13 +49,13 @@ def run(config: RunConfig, candidate: Artifact, holdout: Artifact, collapse: Art
     ledger.ask("promotion", ran=promoted)
     ledger.count("promoted", int(promoted))
     if promoted:
-        checkpoint = _without_moments(candidate, Provenance(kind=Kind.CHECKPOINT, parents=parents, **made), verdict, store)
+        made_now = _without_moments(candidate, Provenance(kind=Kind.CHECKPOINT, parents=parents, **made), verdict, store)
+        checkpoint = Parent(role="checkpoint", kind=made_now.kind, identity=made_now.identity)
     else:
-        checkpoint = verdict.incumbent
+        checkpoint = verdict.incumbent.model_copy(update={"role": "checkpoint"})
         ledger.loud(f"promotion: the incumbent stays; {reason}")
     record = Promotion(cycle=cycle or verdict.cycle, promoted=promoted, checkpoint=checkpoint, reason=reason)
-    parents += (Parent(role="checkpoint", kind=checkpoint.kind, identity=checkpoint.identity),)
-    return store.put_record(record, Provenance(kind=Kind.PROMOTION, parents=parents, counters=ledger.counters(), **made))
+    return store.put_record(record, Provenance(kind=Kind.PROMOTION, parents=(*parents, checkpoint), counters=ledger.counters(), **made))
 
 
 def _without_moments(candidate: Artifact, provenance: Provenance, verdict: HoldoutVerdict, store: Store) -> Artifact:

@@ -23,7 +23,7 @@ from dormouse_core.artifacts.store import Store
 from dormouse_core.config.base import Record
 from dormouse_core.config.run import RunConfig
 from dormouse_core.config.suite import load_suite
-from dormouse_core.encoding import END, unescape
+from dormouse_core.encoding import END
 from dormouse_core.ledger import Ledger
 from dormouse_core.monitors.entropy import score_pairs
 from dormouse_core.monitors.mutual_information import Dependence, dependence
@@ -31,10 +31,10 @@ from dormouse_core.policy.model import Policy, load_policy
 from dormouse_core.rollouts.engine import roll
 from dormouse_core.rollouts.request import Origin, group_requests
 from dormouse_core.rollouts.trajectory import Trajectory
+from dormouse_core.rollouts.verify import attempts_of
 from dormouse_core.seeding import key
 from dormouse_core.tasks.registry import draw
 from dormouse_core.tasks.task import Split, Task
-from dormouse_core.verifiers.attempt import Attempt
 from dormouse_core.verifiers.judge import judge
 from dormouse_core.verifiers.verdict import VerdictClass
 
@@ -124,7 +124,8 @@ def regime_of(base: Reading, now: Reading, solved_change: float = 0.0) -> tuple[
         told = f"z {d.null_z:.1f}, accuracy {d.accuracy:.2f} where chance is {d.chance:.2f}"
         return Regime.ERROR, f"template collapse: gap {d0.gap:.3f} -> {d.gap:.3f} [{d.gap_low:.3f}, {d.gap_high:.3f}] nats a byte; {told}"
     if now.entropy < LOW * base.entropy and now.distinct < DISTINCT and solved_change < 0:
-        return Regime.ERROR, f"low-entropy collapse: entropy {base.entropy:.3f} -> {now.entropy:.3f}, distinct {now.distinct:.2f}, solved {solved_change:+.3f}"
+        alone = f"distinct {now.distinct:.2f}, solved {solved_change:+.3f}"
+        return Regime.ERROR, f"low-entropy collapse: entropy {base.entropy:.3f} -> {now.entropy:.3f}, {alone}"
     if d.gap < DRIFTED * d0.gap and abs(now.entropy / base.entropy - 1) < ALIKE:
         return Regime.WARN, f"template drift: gap {d0.gap:.3f} -> {d.gap:.3f} at entropy {base.entropy:.3f} -> {now.entropy:.3f}"
     if now.entropy > NOISY * base.entropy and d.gap < d0.gap:
@@ -165,11 +166,12 @@ def played(policy: Policy, identity: str, tasks: Sequence[Task], config: RunConf
 def solved(trajectories: Sequence[Trajectory], tasks: Sequence[Task], config: RunConfig, ledger: Ledger) -> float:
     """Share of the episodes that passed."""
     known = {t.id: t for t in tasks}
-    attempts = [Attempt(t.id, known[t.task_id], tuple(unescape(s.action_bytes) for s in t.steps), t.stop) for t in trajectories]
-    return float(np.mean([v.verdict is VerdictClass.PASS for v in judge(attempts, config.verify, ledger)]))
+    verdicts = judge(attempts_of(trajectories, known), config.verify, ledger)
+    return float(np.mean([v.verdict is VerdictClass.PASS for v in verdicts]))
 
 
-def run(config: RunConfig, base: Artifact, candidate: Artifact, *, cycle: str = "", store: Store, ledger: Ledger, run_id: str = "") -> Artifact:
+def run(config: RunConfig, base: Artifact, candidate: Artifact, *, cycle: str = "", store: Store, ledger: Ledger,
+        run_id: str = "") -> Artifact:
     """Compare a candidate with what it was trained from. Returns the COLLAPSE_REPORT."""
     policies = [(a.identity, load_policy(c := store.read_checkpoint(a), c.config.policy, a.path)) for a in (base, candidate)]
     pools, skipped = [], []

@@ -44,7 +44,8 @@ def score_pairs(policy: Policy, prompts: Sequence[bytes], answers: Sequence[byte
     if not len(length_R) or length_R.min() < 1:
         raise ValueError("every answer needs at least one byte: an episode that wrote nothing says nothing about its prompt")
     longest = int(length_R.max())
-    ids_RL = torch.from_numpy(np.frombuffer(b"".join(a.ljust(longest, b"\0") for a in answers), dtype=np.uint8).reshape(-1, longest).copy()).long()
+    padded_RL = np.frombuffer(b"".join(a.ljust(longest, b"\0") for a in answers), dtype=np.uint8).reshape(-1, longest)
+    ids_RL = torch.from_numpy(padded_RL.astype(np.int64))
     mask_RL = torch.arange(longest)[None] < torch.from_numpy(length_R)[:, None]
     own = torch.tensor(list(own_R))
     log_RN, entropy_R = np.empty((len(answers), len(prompts))), np.empty(len(answers))
