@@ -20,7 +20,7 @@ from dormouse_pipeline.metadata import describe
 from dormouse_pipeline.partitions import CycleKey, cycles
 
 if TYPE_CHECKING:
-    from dormouse_core.tasks.plan import CyclePlan
+    from dormouse_core.evolution.plan import Start
 
 Stage = Callable[..., Artifact]
 _EDGES: dict[str, tuple[Edge, ...]] = {}
@@ -59,12 +59,11 @@ def settled_config(context: dg.AssetExecutionContext) -> RunConfig:
     return config
 
 
-def plan_of(context: dg.AssetExecutionContext) -> "CyclePlan":
+def plan_of(context: dg.AssetExecutionContext) -> "Start":
     """What this cycle starts from. Read from the event log, so that a node needs no edge to the plan to look something up in it."""
-    from dormouse_core.tasks.plan import CyclePlan
+    from dormouse_core.evolution.plan import start_of
 
-    plan: CyclePlan = context.resources.workshop.store.read_record(_plan_record(context).artifact, CyclePlan)
-    return plan
+    return start_of(_plan_record(context).artifact, context.resources.workshop.store)
 
 
 def _plan_record(context: dg.AssetExecutionContext) -> lineage.Materialised:
