@@ -88,9 +88,10 @@ def changes(incumbent: Scores, candidate: Scores, budgets: tuple[int, ...], boot
         weights = resample(after.pool_M, bootstrap, *names, name)
         before_M, after_M = before.rate_M(), after.rate_M()
         greedy_M = after.passed_MS[:, GREEDY].astype(float) - before.passed_MS[:, GREEDY]
-        return Change(name=name, pool=pool, tasks=len(before_M), incumbent=float(weights.point_M @ before_M),
-                      candidate=float(weights.point_M @ after_M), difference=weights.mean(after_M - before_M), ratio=weights.ratio(after_M, before_M), greedy=weights.mean(greedy_M),
-                      at_budget=tuple(weights.means(correct_at(after, budgets) - correct_at(before, budgets))))
+        return Change(
+            name=name, pool=pool, tasks=len(before_M), incumbent=float(weights.point_M @ before_M),
+            candidate=float(weights.point_M @ after_M), difference=weights.mean(after_M - before_M), ratio=weights.ratio(after_M, before_M), greedy=weights.mean(greedy_M),
+            at_budget=tuple(weights.means(correct_at(after, budgets) - correct_at(before, budgets))))
 
     pool_M, cell_M = candidate.pool_M, candidate.cell_M
     pools = [of(pool_M == p, p, p) for p in dict.fromkeys(pool_M.tolist())]

@@ -61,5 +61,6 @@ def require_evaluation(tasks: Sequence[Task], where: str) -> None:
     """Raises DormouseError when a task may be trained on: a score over it would not be held out."""
     leaked = [t for t in tasks if t.use is not Use.EVALUATION]
     if leaked:
-        raise DormouseError(f"{where}: {len(leaked)} of {len(tasks)} tasks are training tasks (first: {leaked[0].cell} {leaked[0].id[:12]}); an "
-                            "evaluation needs tasks whose use is `evaluation`")
+        first = f"{leaked[0].cell} {leaked[0].id[:12]}"
+        raise DormouseError(f"{where}: {len(leaked)} of {len(tasks)} tasks are training tasks (first: {first}); an evaluation "
+                            "needs tasks whose use is `evaluation`")

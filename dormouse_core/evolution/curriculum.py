@@ -208,8 +208,8 @@ def run(config: RunConfig, plan: Artifact, candidate: Artifact, *, store: Store,
     Returns the CURRICULUM record. Raises DormouseError when the two are of different cycles."""
     planned, state = store.read_record(plan, CyclePlan), store.read_checkpoint(candidate).state
     if state.get("cycle") != planned.cycle:
-        raise DormouseError(f"{candidate.path} was trained in cycle {state.get('cycle')!r}, the plan is of {planned.cycle}; give the plan and "
-                            "the RL checkpoint of one cycle")
+        raise DormouseError(f"{candidate.path} was trained in cycle {state.get('cycle')!r}, the plan is of {planned.cycle}; give the plan "
+                            "and the RL checkpoint of one cycle")
     source = CycleSource(planned.cells, config.curriculum, planned.cycle, config.runtime.seed)
     if state.get("source"):
         source.load(state["source"])

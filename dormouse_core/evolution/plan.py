@@ -165,8 +165,8 @@ def _retries(rows: Sequence[Row], store: Store) -> list[Task]:
     for identity, wanted in sorted(by_table.items()):
         table = store.find(Kind.TASKS, identity)
         if table is None:
-            raise DormouseError(f"the failure memory names {len(wanted)} tasks of the table {identity[:16]}, which the store no longer holds; "
-                                "restore it, or start without the memory: --set curriculum.use_failure_memory=false")
+            raise DormouseError(f"the failure memory names {len(wanted)} tasks of the table {identity[:16]}, which the store no longer "
+                                "holds; restore it, or start without the memory: --set curriculum.use_failure_memory=false")
         tasks += [t for t in tasks_from_table(store.read_table(table)) if t.id in wanted]
     return tasks
 

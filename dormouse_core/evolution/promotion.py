@@ -38,8 +38,8 @@ def run(config: RunConfig, candidate: Artifact, holdout: Artifact, collapse: Art
     report = store.read_record(collapse, CollapseReport) if collapse is not None else None
     for what, identity in (("holdout verdict", verdict.candidate.identity), ("collapse report", report.candidate if report else None)):
         if identity is not None and identity != candidate.identity:
-            raise DormouseError(f"the {what} is of checkpoint {identity[:16]}, not of the candidate {candidate.identity[:16]}; run the stage "
-                                "that makes it for this candidate")
+            raise DormouseError(f"the {what} is of checkpoint {identity[:16]}, not of the candidate {candidate.identity[:16]}; run the "
+                                "stage that makes it for this candidate")
     collapsed = report is not None and report.regime is Regime.ERROR
     promoted = verdict.promote and not collapsed
     reason = f"not promoted, the policy collapsed: {report.reason}" if report and collapsed else verdict.reason
