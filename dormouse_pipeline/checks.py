@@ -102,6 +102,26 @@ def _collapse(made: Made) -> Outcome:
                    {f"gap_{pool.pool}": pool.candidate.dependence.gap for pool in report.pools})
 
 
+def _parity(made: Made) -> Outcome:
+    from dormouse_core.learning.monitor import PARITY_LIMIT
+
+    rows = made.store.read_checkpoint(made.artifact).state["metrics"]
+    gap = max((float(row.get("byte_gap_max", 0.0)) for row in rows), default=0.0)
+    return Outcome(gap <= PARITY_LIMIT, f"trainer and sampler log-probs differ by at most {gap:.2g} a byte (limit {PARITY_LIMIT:g})",
+                   {"largest_gap": gap})
+
+
+def _dead(made: Made) -> Outcome:
+    dead, groups = made.counter("rl.groups_dead"), made.counter("rl.groups")
+    share = dead / groups if groups else 1.0
+    return Outcome(share < DEAD_LIMIT, f"{dead} of {groups} groups had answers all alike in reward ({share:.0%}): they teach nothing",
+                   {"dead": dead, "groups": groups, "share": share})
+
+
+DEAD_LIMIT = 0.9
+log_prob_parity = Edge("log_prob_parity", "Before an update, trainer and sampler must give a sampled byte the same log-prob.", _parity)
+dead_groups = Edge("dead_group_share", "Groups without spread in reward add nothing: tasks are too easy or too hard.", _dead,
+                   blocking=False)
 no_verdict_share = Edge("no_verdict_share", "Too many trajectories without a verdict mean a broken verifier or machine, not a bad policy.",
                         _no_verdict)
 canaries = Edge("canaries", "A right, a wrong and a lying program ride in every exec batch; each must be judged as what it is.", _canaries)

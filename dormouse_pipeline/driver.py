@@ -19,6 +19,7 @@ from dormouse_core.config.drift import refuse_drift
 from dormouse_core.config.run import RunConfig
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_pipeline import lineage
+from dormouse_pipeline.carried import with_free_settings
 from dormouse_pipeline.definitions import build_defs
 from dormouse_pipeline.instance import Project, project_instance
 from dormouse_pipeline.jobs import BASE, CYCLE, CYCLES_TAG, DRIVER_TAG
@@ -65,16 +66,17 @@ class Driver:
     cycles: int
     say: Callable[[str], None]
     make_ledger: Callable[[str], Ledger]
+    crew: Crew
     runs: list[CycleRun] = field(default_factory=list)
 
     def run(self) -> list[CycleRun]:
         """Base and cycles up to the number asked for. Raises DormouseError when the store is in use, the configuration drifted or a
         stage failed; what was done before stays done."""
-        with hold_store(self.project.store, "dormouse loop"), project_instance(self.project) as instance, Crew() as crew:
+        with hold_store(self.project.store, "dormouse loop"), project_instance(self.project) as instance:
             close_broken_runs(instance)
             config = self.settings.config()
             self._refuse_drift(instance, config)
-            defs = build_defs(self.project, self.settings, lambda context: self.make_ledger(_label(context)), crew)
+            defs = build_defs(self.project, self.settings, lambda context: self.make_ledger(_label(context)), self.crew)
             if lineage.latest(instance, "cycle_plan", str(CycleKey(self.line, 0))) is None:
                 self._execute(defs, instance, "base", None, self._owed_base(instance, config))
             for number in range(self.cycles):
@@ -90,7 +92,7 @@ class Driver:
         for number in reversed(range(self.cycles)):
             plan = lineage.latest(instance, "cycle_plan", str(CycleKey(self.line, number)))
             if plan is not None and plan.config is not None:
-                refuse_drift(RunConfig.model_validate(plan.config), config, f"line {self.line} ({plan.artifact.path})")
+                refuse_drift(with_free_settings(RunConfig.model_validate(plan.config), config), config, f"line {self.line} ({plan.artifact.path})")
                 return
 
     def _owed_base(self, instance: dg.DagsterInstance, config: RunConfig) -> list[str]:

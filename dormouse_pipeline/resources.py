@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from dormouse_core.config.resolve import resolve
+from dormouse_core.config.resolve import resolve, resolve_from
 from dormouse_core.config.run import RunConfig
 from dormouse_core.ledger import Ledger
 from dormouse_pipeline.instance import Project
@@ -20,20 +20,23 @@ if TYPE_CHECKING:  # the store reads checkpoints and so imports torch, which loa
     from dormouse_core.artifacts.store import Store
     from dormouse_core.rollouts.workers import WorkerPool
 
+DEFAULT_PRESET = "nano"
 MakeLedger = Callable[[dg.AssetExecutionContext], Ledger]
 
 
-class Settings(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Read by the base stages and by `cycle_plan`; every later stage follows the plan."""
+class Settings(dg.ConfigurableResource):
+    """Read by the base stages and by `cycle_plan`; every later stage of a cycle follows its plan."""
 
-    preset: str = "nano"
-    """Name of a packaged preset, or a TOML file."""
+    preset: str = ""
+    """Packaged preset or TOML file. Empty: as the line's cycle before, and `nano` where there is none."""
     sets: list[str] = []
     """Changes to it, e.g. `rl.rounds=10`."""
 
-    def config(self) -> RunConfig:
-        """Raises DormouseError on an unknown preset or key."""
-        return resolve(self.preset, self.sets)
+    def config(self, before: RunConfig | None = None) -> RunConfig:
+        """The configuration; `before` is that of the line's cycle before. Raises DormouseError on an unknown preset or key."""
+        if before is not None and not self.preset:
+            return resolve_from(before, self.sets)
+        return resolve(self.preset or DEFAULT_PRESET, self.sets)
 
 
 class Crew:

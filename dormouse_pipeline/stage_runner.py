@@ -15,12 +15,14 @@ from dormouse_core.artifacts.provenance import Artifact, Kind
 from dormouse_core.config.run import RunConfig
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_pipeline import lineage
+from dormouse_pipeline.carried import Carried, carried_into
 from dormouse_pipeline.checks import Edge, Made
 from dormouse_pipeline.metadata import describe
 from dormouse_pipeline.partitions import CycleKey, cycles
 
 if TYPE_CHECKING:
     from dormouse_core.evolution.plan import Start
+    from dormouse_pipeline.resources import Settings
 
 Stage = Callable[..., Artifact]
 _EDGES: dict[str, tuple[Edge, ...]] = {}
@@ -55,8 +57,18 @@ def settled_config(context: dg.AssetExecutionContext) -> RunConfig:
         if plan.config is None:
             raise dg.Failure(f"the cycle_plan of {context.partition_key} holds no configuration: materialise it again.", allow_retries=False)
         return RunConfig.model_validate(plan.config)
-    config: RunConfig = context.resources.settings.config()
-    return config
+    return launched_config(context)
+
+
+def launched_config(context: dg.AssetExecutionContext) -> RunConfig:
+    """The launch settings. For a cycle after the first, those of the cycle before, unless the launch names a preset: then both must
+    agree. Raises dg.Failure with the field-by-field difference."""
+    settings: Settings = context.resources.settings
+    before = carried(context) if context.has_partition_key else Carried()
+    try:
+        return before.config(settings.config(RunConfig.model_validate(before.plan.config) if before.plan else None))
+    except DormouseError as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
 
 
 def plan_of(context: dg.AssetExecutionContext) -> "Start":
@@ -64,6 +76,14 @@ def plan_of(context: dg.AssetExecutionContext) -> "Start":
     from dormouse_core.evolution.plan import start_of
 
     return start_of(_plan_record(context).artifact, context.resources.workshop.store)
+
+
+def carried(context: dg.AssetExecutionContext) -> Carried:
+    """What this cycle takes over from the one before. Raises dg.Failure naming what is missing."""
+    try:
+        return carried_into(context.instance, cycle_of(context))
+    except DormouseError as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
 
 
 def _plan_record(context: dg.AssetExecutionContext) -> lineage.Materialised:
@@ -90,7 +110,7 @@ def stored(context: dg.AssetExecutionContext, kind: Kind, identity: str, what: s
     return found
 
 
-def run_stage(context: dg.AssetExecutionContext, stage: Stage, /, *inputs: Artifact, extra: dict[str, Any] | None = None,
+def run_stage(context: dg.AssetExecutionContext, stage: Stage, /, *inputs: Artifact | None, extra: dict[str, Any] | None = None,
               **keywords: Any) -> dg.MaterializeResult[Artifact]:
     """Call `stage(config, *inputs, store=, ledger=, run_id=, **keywords)`; return its artifact with everything a person wants to
     see beside it. A DormouseError becomes a failure that is not retried: it says what to change."""

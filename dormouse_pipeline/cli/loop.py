@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dormouse_pipeline.cli.options import AsJson, Preset, Seed, Sets, StorePath, emit, grid, out, resumable, with_seed
+from dormouse_pipeline.cli.options import AsJson, Preset, Seed, Sets, StorePath, emit, out, resumable, with_seed
 from dormouse_pipeline.cli.progress import Reporter
 
 if TYPE_CHECKING:
-    from dormouse_pipeline.summary import Summary
+    from dormouse_pipeline.cli.summary import Summary
 
 WAY_ON = "The same command goes on where it stopped: finished assets are skipped, the one that was running goes on from its journal."
 
@@ -28,25 +28,26 @@ def loop(cycles: Annotated[int | None, typer.Option("--cycles", help="Cycles the
     Done work is skipped, so the same command resumes, and a higher --cycles goes on.
     """
     from dormouse_core.config.resolve import resolve
+    from dormouse_pipeline.cli.summary import summarise
     from dormouse_pipeline.driver import Driver
     from dormouse_pipeline.instance import Project
-    from dormouse_pipeline.resources import Settings
-    from dormouse_pipeline.summary import summarise
+    from dormouse_pipeline.locking import hold_store
+    from dormouse_pipeline.resources import Crew, Settings
 
     changes = [*with_seed(sets, seed), *([f"loop.line={line}"] if line else [])]
     config = resolve(preset, changes)
     project = Project.at(store)
-    with Reporter(quiet=json) as reporter:
-        driver = Driver(project=project, settings=Settings(preset=preset, sets=changes), line=config.loop.line, cycles=cycles or config.loop.cycles,
-                        say=reporter.say, make_ledger=reporter.ledger)
+    with Reporter(quiet=json) as reporter, hold_store(project.store, "dormouse loop"), Crew() as crew:
+        driver = Driver(project, Settings(preset=preset, sets=changes), config.loop.line, cycles or config.loop.cycles, reporter.say,
+                        reporter.ledger, crew)
         runs = driver.run()
-        result = summarise(project, config, driver.line, driver.cycles, runs, reporter.ledger("headline"),
+        result = summarise(project, config, driver.line, driver.cycles, runs, reporter.ledger("headline"), crew,
                            plot or project.store / f"curve-{driver.line}.png")
     emit(result.as_json(), json, lambda: _show(result))
 
 
 def _show(result: "Summary") -> None:
-    for table in result.tables(grid):
+    for table in result.tables():
         out.print()
         out.print(table, markup=False)
     out.print()

@@ -1,6 +1,7 @@
 """Options that several commands share, what they all do on the way in (paths, configuration) and on the way out (JSON, tables)."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -31,7 +32,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JS
 Out = Annotated[Path | None, typer.Option("--out", help="Also copy the result here; what stood there is kept as .prev.",
                                           show_default=False)]
 
-out = Console(highlight=False, soft_wrap=True)
+_NUMBER = re.compile(r"[-+]?[\d,]*\.?\d*[x%]?|-")
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 180)
 
 
 def chosen_store(path: Path | None) -> "Store":
@@ -93,7 +95,7 @@ def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> T
     """A plain table: text left, numbers right."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, name in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[index], int | float) or _numberlike(row[index]) for row in rows)
+        numeric = bool(rows) and all(_NUMBER.fullmatch(_cell(row[index])) for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
@@ -102,10 +104,6 @@ def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> T
 
 def _cell(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _numberlike(value: Any) -> bool:
-    return isinstance(value, str) and value[:1].isdigit() and not value.isalnum()
 
 
 def fail(message: str, code: int = 1) -> NoReturn:

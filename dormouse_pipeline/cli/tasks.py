@@ -108,12 +108,19 @@ def _check_families(names: Sequence[str], per_cell: int, seed: int, ledger: "Led
 
 
 def _check_files(folder: Path, ledger: "Ledger") -> list[dict[str, Any]]:
-    from dormouse_core.tasks import public
+    from dormouse_core.ledger import Ledger
+    from dormouse_core.tasks.public import available, load_public
 
     rows = []
-    for name, load in public.LOADERS.items():
-        loaded = load(folder, ledger)
-        rows.append(_judged(name, loaded.tasks, [], loaded.skipped, ledger))
+    for name, there in available(folder).items():
+        if there:
+            own = Ledger(on_line=ledger.loud)
+            tasks = load_public(name, folder, own)
+            rows.append(_judged(name, tasks, [], own.counters().get("tasks_broken_lines", 0), ledger))
+        else:
+            ledger.loud(f"tasks: {folder} does not hold {name}; its check did not run")
+            ledger.ask("public sets", ran=False)
+        ledger.progress("tasks check", len(rows), len(available(folder)), "public sets")
     return rows
 
 
