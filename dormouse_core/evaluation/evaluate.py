@@ -122,8 +122,8 @@ def refuse_no_verdict(scores: Scores, name: str, limit: float) -> None:
     share = scores.no_verdict_share()
     if share > limit:
         raise DormouseError(f"evaluation of {name}: {share:.1%} of the answers got no verdict ({scores.classes()}), more than the "
-                            f"{limit:.0%} that rl.no_verdict_limit allows. The verifier or the machine failed, not the policy: look at the reasons with "
-                            "`dormouse smoke`, then run the stage again")
+                            f"{limit:.0%} that rl.no_verdict_limit allows. The verifier or the machine failed, not the policy: look at "
+                            "the reasons with `dormouse smoke`, then run the stage again")
 
 
 def run(config: RunConfig, checkpoint: Artifact, *, store: Store, ledger: Ledger, run_id: str = "", pool: WorkerPool | None = None,

@@ -90,7 +90,8 @@ def changes(incumbent: Scores, candidate: Scores, budgets: tuple[int, ...], boot
         greedy_M = after.passed_MS[:, GREEDY].astype(float) - before.passed_MS[:, GREEDY]
         return Change(
             name=name, pool=pool, tasks=len(before_M), incumbent=float(weights.point_M @ before_M),
-            candidate=float(weights.point_M @ after_M), difference=weights.mean(after_M - before_M), ratio=weights.ratio(after_M, before_M), greedy=weights.mean(greedy_M),
+            candidate=float(weights.point_M @ after_M), difference=weights.mean(after_M - before_M), ratio=weights.ratio(after_M, before_M),
+            greedy=weights.mean(greedy_M),
             at_budget=tuple(weights.means(correct_at(after, budgets) - correct_at(before, budgets))))
 
     pool_M, cell_M = candidate.pool_M, candidate.cell_M
