@@ -1,9 +1,10 @@
 """The lane engine: a fixed number of sequences decoded together, each row either forced or sampled at every byte.
 
 Prompts, role tags, observations and replayed prefixes are forced; the policy's own bytes are sampled. A lane that finishes is
-refilled from the queue at once; when the queue is empty and half the lanes are idle the batch is halved. A group's prompt is
-prefilled once and its state copied into the rows. With `keep_snapshots` every later step boundary (the state just before the
-assistant tag) is kept, so that a fork costs a copy; without one the prefix is replayed byte for byte, to the same bits.
+refilled from the queue at once; when the queue is empty and lanes fall idle, the batch narrows. A group's prompt is prefilled
+once (each prompt alone, so nothing else decides its bits) and its state copied into the rows. With `keep_snapshots` every
+later step boundary (the state just before the assistant tag) is kept, so that a fork costs a copy; without one the prefix is
+replayed byte for byte, to the same bits.
 Nothing is drawn from anything but a row's own keys, so lanes, order, batch-mates and processes change no byte.
 Not here: which episodes are owed (request), forks (forks), files (shards).
 """
@@ -21,7 +22,6 @@ from dormouse_core.envs.registry import environment
 from dormouse_core.ledger import Ledger
 from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.policy.model import Policy
-from dormouse_core.policy.state import MIN_ROWS
 from dormouse_core.rollouts.episode import Episode, Next
 from dormouse_core.rollouts.lanes import Lanes
 from dormouse_core.rollouts.request import RolloutRequest
@@ -29,7 +29,9 @@ from dormouse_core.rollouts.sampling import draw, log_probs
 from dormouse_core.rollouts.snapshots import Boundary, Snapshots
 from dormouse_core.rollouts.trajectory import Start, Trajectory
 
-PREFILL_BATCH = 64
+ALIKE = 32
+"""Decoded batches are whole multiples of this many rows, idle ones included: CPU kernels run the last `n mod 32` numbers of a
+tensor, and products of few rows, by routines that round otherwise, so only then has a row the same bits in any batch."""
 
 
 def roll(policy: Policy, requests: Sequence[RolloutRequest], config: RolloutConfig, ledger: Ledger) -> Iterator[Trajectory]:
@@ -47,12 +49,12 @@ class Engine:
                  environment_of: Callable[[str], type[Environment]] = environment) -> None:
         self.policy, self.ledger = policy, ledger
         self.device = next(policy.parameters()).device
-        self.widest = config.lanes
+        self.most = config.lanes
         self.keep_snapshots = keep_snapshots
         self.environment_of = environment_of
         self.queue: deque[Episode] = deque()
-        self.lanes = Lanes(MIN_ROWS)
-        self.state = policy.initial_state(MIN_ROWS)
+        self.lanes = Lanes(ALIKE)
+        self.state = policy.initial_state(ALIKE)
         self.snapshots = Snapshots(policy.initial_state, prompts=max(config.lanes // 2, 8))
         self.ticks, self.lane_ticks, self.busy_ticks = 0, 0, 0
 
@@ -84,7 +86,7 @@ class Engine:
         self._resize()
         admitted: list[tuple[int, Episode]] = []
         dead: list[Trajectory] = []
-        idle = deque(self.lanes.idle() if self.queue else ())
+        idle = deque(self.lanes.idle()[: self.most - self.lanes.busy] if self.queue else ())
         while self.queue and idle:
             episode = self.queue.popleft()
             if self._begin(episode):
@@ -95,15 +97,14 @@ class Engine:
         return dead
 
     def _resize(self) -> None:
-        """As wide as the owed episodes, in halvings of the widest; live rows move to the front."""
-        owed, wanted = self.lanes.busy + len(self.queue), self.widest
-        while wanted // 2 >= max(owed, MIN_ROWS):
-            wanted //= 2
-        if wanted != self.lanes.width:
+        """As many rows as are owed, in whole multiples of ALIKE; live rows move to the front. Narrows only when that halves it."""
+        owed = min(self.lanes.busy + len(self.queue), self.most)
+        wanted = max(-(-owed // ALIKE), 1) * ALIKE
+        if wanted > self.lanes.width or 2 * wanted <= self.lanes.width:
             rows = self.lanes.resize(wanted)
             state = self.policy.initial_state(wanted)
             if len(rows):
-                state.copy_(torch.arange(len(rows)), self.state, torch.from_numpy(rows))
+                state.copy_(range(len(rows)), self.state, rows.tolist())
             self.state = state
 
     def _begin(self, episode: Episode) -> bool:
@@ -130,16 +131,11 @@ class Engine:
         self.state.copy_([row for row, _ in admitted], self.snapshots.state, slots)
 
     def _prefill(self, prompts: Sequence[bytes], needed: frozenset[bytes]) -> None:
-        """Run whole prompts, equal lengths together, and keep the state after each."""
-        by_length: dict[int, list[bytes]] = {}
-        for stream in prompts:
-            by_length.setdefault(len(stream), []).append(stream)
+        """Run each prompt, and keep the state after it."""
         started = time.perf_counter()
-        for streams in by_length.values():
-            for i in range(0, len(streams), PREFILL_BATCH):
-                part = streams[i : i + PREFILL_BATCH]
-                ids = np.frombuffer(b"".join(part), dtype=np.uint8).reshape(len(part), -1).astype(np.int64)
-                self.snapshots.keep_prompts(part, self.policy(torch.from_numpy(ids).to(self.device)).state, needed)
+        for stream in prompts:
+            ids = torch.tensor([list(stream)], device=self.device)
+            self.snapshots.keep_prompt(stream, self.policy(ids).state, needed)
         self.ledger.seconds["rollouts.prefill"] += time.perf_counter() - started
 
     # --- one byte for every lane
