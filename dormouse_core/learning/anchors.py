@@ -63,8 +63,8 @@ def _interpolate(train_N: np.ndarray, size: int, key_R: np.ndarray, target_R: np
     if len(key_R) == 0:
         return lower_R
     wanted = np.unique(key_R)
-    positions = len(train_N) - size
-    key_N = np.zeros(max(positions, 0), dtype=np.uint64)
+    positions = max(len(train_N) - size, 0)
+    key_N = np.zeros(positions, dtype=np.uint64)
     for shift in range(size):
         key_N = (key_N << np.uint64(8)) | train_N[shift : shift + positions]
     sieve = np.zeros(_FILTER, dtype=bool)
