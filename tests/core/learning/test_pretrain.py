@@ -27,8 +27,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(text: Path, *sets: str) -> RunConfig:
-    small = ["train.batch=2", "train.seq_len=24", f"train.steps={STEPS}", "train.log_every=1", "train.ckpt_every=1", "train.optimizer.warmup=2"]
-    return resolve("tiny", [*small, f"train.data={text}", *sets])
+    small = ["train.batch=2", "train.seq_len=24", f"train.steps={STEPS}", "train.log_every=1", "train.ckpt_every=1"]
+    return resolve("tiny", [*small, "train.optimizer.warmup=2", f"train.data={text}", *sets])
 
 
 def run(config: RunConfig, store: Store, ledger: Ledger | None = None) -> Artifact:
