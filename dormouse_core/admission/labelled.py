@@ -154,7 +154,8 @@ def reasoning_gym(tasks_dir: Path) -> Iterator[Labelled]:
 
 
 SETS: dict[str, Callable[[Path], Iterator[Labelled]]] = {
-    "mbpp": mbpp, "humaneval": humaneval, "humanevalfix": humanevalfix, "cruxeval": cruxeval, "gsm8k": gsm8k, "reasoning_gym": reasoning_gym}
+    "mbpp": mbpp, "humaneval": humaneval, "humanevalfix": humanevalfix, "cruxeval": cruxeval, "gsm8k": gsm8k,
+    "reasoning_gym": reasoning_gym}
 
 
 def truth_table(labelled: Sequence[Labelled], config: VerifyConfig, ledger: Ledger) -> list[TableRow]:

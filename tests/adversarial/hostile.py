@@ -23,13 +23,16 @@ HOSTILE: dict[str, Hostile] = {
     "os_exit_at_import": Hostile("import os\nos._exit(0)", V.FAIL, "exec.early_exit"),
     "os_exit_in_call": inside("import os\nos._exit(0)", V.FAIL, "exec.early_exit"),
     "os_exit_like_the_machine": inside("import os\nos._exit(70)", V.FAIL, "exec.early_exit"),
-    "atexit_hang": Hostile("import atexit, time\natexit.register(time.sleep, 60)\ndef f(a, b):\n    return a * b + 1\n", V.FAIL, "exec.compare"),
-    "excepthook_silenced": Hostile("import sys\nsys.excepthook = lambda *a: None\ndef f(a, b):\n    raise ValueError\n", V.FAIL, "exec.exception"),
+    "atexit_hang": Hostile("import atexit, time\natexit.register(time.sleep, 60)\ndef f(a, b):\n    return a * b + 1\n", V.FAIL,
+                           "exec.compare"),
+    "excepthook_silenced": Hostile("import sys\nsys.excepthook = lambda *a: None\ndef f(a, b):\n    raise ValueError\n", V.FAIL,
+                                   "exec.exception"),
     "abort": inside("import os\nos.abort()", V.FAIL, "exec.signal"),
     "segfault": inside("import ctypes\nctypes.string_at(0)", V.FAIL, "exec.signal"),
     "kill_self": inside("import os\nos.kill(os.getpid(), 9)", V.FAIL, "exec.signal"),
     # objects with opinions
-    "equal_to_everything": Hostile("class E:\n    def __eq__(s, o): return True\n    __hash__ = None\ndef f(a, b): return E()\n", V.FAIL, "exec.wire"),
+    "equal_to_everything": Hostile("class E:\n    def __eq__(s, o): return True\n    __hash__ = None\ndef f(a, b): return E()\n", V.FAIL,
+                                   "exec.wire"),
     "int_subclass_that_lies": Hostile(
         "class I(int):\n    def __eq__(s, o): return True\n    def __index__(s): return 10**6\n    __hash__ = int.__hash__\n"
         "def f(a, b): return I(12345678)\n", V.FAIL, "exec.compare"),
@@ -57,9 +60,11 @@ HOSTILE: dict[str, Hostile] = {
         "    os.write(4, struct.pack('<cII', b'V', i, len(p)) + p)\nos.write(4, struct.pack('<cII', b'E', 0, 0))\nos._exit(0)",
         V.FAIL, "exec.compare"),
     "forged_frame_then_honest": inside(
-        "import os, struct\np = b'i' + struct.pack('<I', 1) + b'\\x07'\nos.write(4, struct.pack('<cII', b'V', 0, len(p)) + p)\nreturn a - b",
+        "import os, struct\np = b'i' + struct.pack('<I', 1) + b'\\x07'\n"
+        "os.write(4, struct.pack('<cII', b'V', 0, len(p)) + p)\nreturn a - b",
         V.VIOLATION, "exec.protocol"),
-    "frames_after_the_end": inside("import os, struct\nos.write(4, struct.pack('<cII', b'E', 0, 0))\nreturn a + b", V.VIOLATION, "exec.protocol"),
+    "frames_after_the_end": inside(
+        "import os, struct\nos.write(4, struct.pack('<cII', b'E', 0, 0))\nreturn a + b", V.VIOLATION, "exec.protocol"),
     "second_go": inside("import os, struct\nos.write(4, struct.pack('<cII', b'G', 0, 0))\nreturn a + b", V.VIOLATION, "exec.protocol"),
     "junk_on_the_pipe": inside("import os\nos.write(4, b'pass' * 100)\nreturn a + b", V.VIOLATION, "exec.protocol"),
     "frame_longer_than_written": inside(
@@ -78,7 +83,8 @@ HOSTILE: dict[str, Hostile] = {
         "import sys\ng = sys._getframe(1).f_locals['wire'].__dict__\ng['_write'] = lambda v, out, *r: out.extend(b'T')\nreturn None",
         V.FAIL, "exec.compare"),
     "frames_searched_for_expected": inside(
-        "import sys\nfr, hits = sys._getframe(), []\nwhile fr:\n    hits += [k for k in fr.f_locals if 'expect' in k or k == 'cases']\n    fr = fr.f_back\n"
+        "import sys\nfr, hits = sys._getframe(), []\nwhile fr:\n"
+        "    hits += [k for k in fr.f_locals if 'expect' in k or k == 'cases']\n    fr = fr.f_back\n"
         "return a + b if hits else 'nothing found'", V.FAIL, "exec.compare"),
     "memory_searched_for_expected": inside(
         "import gc\nfound = [o for o in gc.get_objects() if type(o) is dict and ('expected' in o or 'cases' in o)]\n"
@@ -86,7 +92,8 @@ HOSTILE: dict[str, Hostile] = {
     "environment_searched": inside("import os\nreturn a + b if os.environ else None", V.FAIL, "exec.compare"),
     "working_directory_searched": inside("import os\nreturn a + b if os.listdir('.') else None", V.FAIL, "exec.compare"),
     "descriptors_searched": inside(
-        "import os\nseen = []\nfor fd in range(64):\n    try:\n        os.fstat(fd)\n        seen.append(fd)\n    except OSError:\n        pass\n"
+        "import os\nseen = []\nfor fd in range(64):\n    try:\n"
+        "        os.fstat(fd)\n        seen.append(fd)\n    except OSError:\n        pass\n"
         "return a + b if seen != [0, 1, 2, 4] else seen", V.FAIL, "exec.compare"),
     # resources
     "infinite_loop": Hostile("while True: pass", V.TIMEOUT, "exec.rlimit_cpu"),
@@ -95,7 +102,8 @@ HOSTILE: dict[str, Hostile] = {
         "while True: pass", V.TIMEOUT, "exec.rlimit_cpu"),
     "loop_in_c": inside("return 3 ** (7 ** 10)", V.TIMEOUT, "exec.rlimit_cpu"),
     "raised_limits": Hostile(
-        "import resource\nfor r in (resource.RLIMIT_CPU, resource.RLIMIT_AS):\n    try: resource.setrlimit(r, (-1, -1))\n    except (OSError, ValueError): pass\n"
+        "import resource\nfor r in (resource.RLIMIT_CPU, resource.RLIMIT_AS):\n"
+        "    try: resource.setrlimit(r, (-1, -1))\n    except (OSError, ValueError): pass\n"
         "while True: pass", V.TIMEOUT, "exec.rlimit_cpu"),
     "regex_bomb": inside("import re\nreturn re.match('(a+)+$', 'a' * 40 + 'b')", V.TIMEOUT, "exec.rlimit_cpu"),
     "sleep": inside("import time\ntime.sleep(60)", V.TIMEOUT, "exec.wall_backstop"),
