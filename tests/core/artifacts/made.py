@@ -23,7 +23,8 @@ def provenance(kind: Kind, *parents: Artifact, run_id: str = "", seed: int = 1, 
 
 
 def checkpoint(fill: float = 0.0, config: RunConfig | None = None, size: int = 4) -> Checkpoint:
-    model = {"w": torch.full((size, 3), fill), "half": torch.ones(2, dtype=torch.bfloat16), "steps": torch.tensor(3), "none": torch.zeros(0, 2)}
+    model = {"w": torch.full((size, 3), fill), "half": torch.ones(2, dtype=torch.bfloat16), "steps": torch.tensor(3)}
+    model["none"] = torch.zeros(0, 2)
     return Checkpoint(config or resolve("tiny"), model, {"w.m": torch.full((size, 3), 0.5)}, {"step": 3, "curve": [[1, 2.5]]})
 
 

@@ -175,7 +175,8 @@ def test_a_full_disk_stops_a_save_with_the_cause_and_leaves_the_one_before(tmp_p
     assert done.stdout.strip() == "held", done.stderr
 
 
-@pytest.mark.parametrize(("number", "cause"), [(errno.ENOSPC, "disk is full"), (errno.EDQUOT, "quota"), (errno.EACCES, "Permission denied")])
+@pytest.mark.parametrize(("number", "cause"), [
+    (errno.ENOSPC, "disk is full"), (errno.EDQUOT, "quota"), (errno.EACCES, "Permission denied")])
 def test_an_error_of_the_disk_is_an_error_for_a_person(store: Store, monkeypatch: pytest.MonkeyPatch, number: int, cause: str) -> None:
     def refuse(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))

@@ -19,7 +19,8 @@ def line(store: Store, cycles: int = 2) -> list[Artifact]:
         base = made[-1]
         rollouts = store.put_table(table(), ["key"], provenance(Kind.ROLLOUTS, base))
         verdicts = store.put_record(Note(text=str(cycle)), provenance(Kind.VERDICTS, rollouts))
-        made += [rollouts, verdicts, store.put_checkpoint(checkpoint(cycle), provenance(Kind.CHECKPOINT, base, rollouts, verdicts, run_id=f"r{cycle}"))]
+        origin = provenance(Kind.CHECKPOINT, base, rollouts, verdicts, run_id=f"r{cycle}")
+        made += [rollouts, verdicts, store.put_checkpoint(checkpoint(cycle), origin)]
     return made
 
 

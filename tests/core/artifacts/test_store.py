@@ -108,7 +108,8 @@ def test_row_order_and_chunking_change_no_identity(order: list[int], cut: int) -
     assert identity.column_hashes(chunked) == identity.column_hashes(plain)
 
 
-@pytest.mark.parametrize(("column", "value"), [("raw", b"x"), ("logs", [0.5]), ("logs", None), ("ok", True), ("deep", {"n": 0, "s": "v"}), ("raw", b"")])
+@pytest.mark.parametrize(("column", "value"), [
+    ("raw", b"x"), ("logs", [0.5]), ("logs", None), ("ok", True), ("deep", {"n": 0, "s": "v"}), ("raw", b"")])
 def test_any_changed_cell_changes_the_identity(column: str, value: object) -> None:
     rows = table().to_pylist()
     rows[1][column] = value if rows[1][column] != value else [9.0]
@@ -149,7 +150,8 @@ def test_a_damaged_file_is_refused_by_name(store: Store, which: str, damage: str
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(which=st.sampled_from(["record", "table", "checkpoint"]), where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_no_flipped_bit_anywhere_is_read_as_something_else(tmp_path_factory: pytest.TempPathFactory, which: str, where: float, bit: int) -> None:
+def test_no_flipped_bit_anywhere_is_read_as_something_else(tmp_path_factory: pytest.TempPathFactory, which: str, where: float,
+                                                           bit: int) -> None:
     store = Store(tmp_path_factory.mktemp("flip"))
     artifact = put(store, which)
     path = store.path(artifact)
@@ -176,7 +178,8 @@ def test_a_foreign_file_is_refused(store: Store, tmp_path: Path, which: str) -> 
         store.open(path)
 
 
-@pytest.mark.parametrize("data", [b"hello world, this is text", b"\x80\x04\x95pickle.....", b"PAR1", b"{", b"\x00" * 64, b"\xff" * 64, b"[1]"])
+@pytest.mark.parametrize("data", [
+    b"hello world, this is text", b"\x80\x04\x95pickle.....", b"PAR1", b"{", b"\x00" * 64, b"\xff" * 64, b"[1]"])
 def test_any_other_bytes_are_refused(store: Store, tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x.bin").write_bytes(data)
     with pytest.raises(DormouseError, match=r"x\.bin"):

@@ -41,7 +41,8 @@ def test_a_suite_file_is_named_by_its_path(tmp_path: Path) -> None:
     (b'[[cells]]\npool = "poetry"\nfamily = "x"', "pool"),
     (b'[[cells]]\npool = "math"\nfamily = "x"\ncolour = 3', "colour"),
     (b'[[cells]]\npool = "math"\nfamily = "x"\ndifficulty = [1, 1]', "named twice: x/d1"),
-    (b'[[cells]]\npool = "math"\nfamily = "x"\n[[cells]]\npool = "math"\nfamily = "x"\ndifficulty = 2\nrole = "unseen"', "both trained and"),
+    (b'[[cells]]\npool = "math"\nfamily = "x"\n[[cells]]\npool = "math"\nfamily = "x"\ndifficulty = 2\nrole = "unseen"',
+     "both trained and"),
 ])
 def test_a_bad_suite_is_refused_by_name(raw: bytes, hint: str) -> None:
     with pytest.raises(DormouseError, match=hint):

@@ -21,7 +21,8 @@ from dormouse_core.encoding import (
 )
 
 STRUCTURAL = b"".join(TAG.values()) + END
-raw = st.binary(max_size=40) | st.lists(st.sampled_from([*STRUCTURAL, ESCAPE[0], ESCAPE[0] ^ 0x40, 0x41, 0x45, 0xFF]), max_size=20).map(bytes)
+telling = [*STRUCTURAL, ESCAPE[0], ESCAPE[0] ^ 0x40, 0x41, 0x45, 0xFF]
+raw = st.binary(max_size=40) | st.lists(st.sampled_from(telling), max_size=20).map(bytes)
 conversation = st.lists(st.builds(Span, st.sampled_from(Role), raw), max_size=6)
 
 

@@ -120,7 +120,8 @@ def unkeyed_draws(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", [
-    "random.random()", "random.Random()", "np.random.rand(3)", "np.random.default_rng()", "torch.randn(3)", "x.normal_()", "torch.manual_seed(1)"])
+    "random.random()", "random.Random()", "np.random.rand(3)", "np.random.default_rng()", "torch.randn(3)", "x.normal_()",
+    "torch.manual_seed(1)"])
 def test_an_unkeyed_draw_is_caught(text: str) -> None:
     assert unkeyed_draws(text)
 
