@@ -70,7 +70,7 @@ class Optimizer:
     """AdamW over the declared groups, with warm-up, decay shape and a global gradient clip. Resume is bit-exact."""
 
     def __init__(self, policy: Policy, config: OptimizerConfig, steps: int) -> None:
-        self.config, self.steps, self.done = config, steps, 0
+        self.config, self.steps, self.done, self._policy = config, steps, 0, policy
         self.groups = declared_groups(policy)
         self._names = {name: p for members in self.groups.values() for name, p in members.items()}
         scale = {Group.TABLES: config.table_lr_scale}
@@ -104,6 +104,7 @@ class Optimizer:
         for settings, scale in zip(self._adam.param_groups, self._scale, strict=True):
             settings["lr"] = lr * scale
         self._adam.step()
+        self._policy.refresh()  # the fused kernel writes without raising the tensors' versions
         self.done += 1
         return float(norm)
 
