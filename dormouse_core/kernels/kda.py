@@ -5,12 +5,17 @@ Per head, with state S [K, V], decay a_t = exp(g_t) in (0, 1) per key channel an
     S' = diag(a_t) S_{t-1};   S_t = S' + b_t k_t (v_t - S'^T k_t)^T;   o_t = S_t^T q_t
 
 `kda_step` runs it one byte at a time and updates S in place (decode). `kda_chunked` runs C bytes at a time with dense
-products, loops over chunks only, and is differentiable (training). Queries arrive scaled; everything is fp32 or fp64.
+products and loops over chunks only (training); its backward is written out, which costs a third of the taped one.
+Queries arrive scaled; everything is fp32 or fp64.
 Not here: projections, normalisation of q and k, the output gate (policy/kda.py).
 """
 
+from functools import cache
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 MAX_CHUNK = 16
 """exp(-cumulative decay) reaches e^(5 * 16) inside a chunk; e^88 would leave fp32."""
@@ -36,38 +41,134 @@ def kda_recurrent(q_NLK: Tensor, k_NLK: Tensor, v_NLV: Tensor, g_NLK: Tensor, be
     return torch.stack(out, 1), state_NKV
 
 
+@cache
+def _constants(chunk: int, rate: float, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """[C, C]: rate times the lower triangle of ones, the triangle itself, the same without diagonal, identity."""
+    ones = torch.ones(chunk, chunk, dtype=dtype, device=device)
+    return ones.tril() * rate, ones.tril(), ones.tril(-1), torch.eye(chunk, dtype=dtype, device=device)
+
+
+class Saved(NamedTuple):
+    """What the chunked forward leaves for its backward; names as in `chunk_forward`, upper case for the 16 x 16 ones."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    beta: Tensor
+    grow: Tensor
+    query: Tensor
+    key: Tensor
+    k_in: Tensor
+    inner: Tensor
+    inverse: Tensor
+    attend: Tensor
+    read: Tensor
+    carry: Tensor
+    residue: Tensor
+    entry: Tensor
+
+
+def chunk_forward(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, rate: float = 1.0
+) -> tuple[Tensor, Tensor, Saved]:
+    """q, k, g [G, N, C, K], v [G, N, C, V], beta [G, N, C], all contiguous; state [N, K, V]; log decay is rate * g.
+
+    Per chunk, with c_i the cumulative decay from the chunk's start and c_C its last row:
+
+        Q = q e^c,  Kg = k e^c,  Kin = k e^-c,  N = strictly-lower(Kg Kin^T),  A = lower(Q Kin^T)
+        T = (I + diag(beta) N)^-1 diag(beta),   Y = T Kg,   R = T v - Y S
+        O = Q S + A R,   S_next = diag(e^(c_C)) (S + Kin^T R)
+
+    Row i reads rows up to i only, rounding included: no reference point inside the chunk, such as its middle, enters c.
+    Only R and S_next depend on the chunk before: the loop holds two products. Returns (o, final state, saved).
+    """
+    n_chunks, rows, chunk, width = q.shape
+    summed, lower, strict, eye = _constants(chunk, rate, q.dtype, q.device)
+    flat = (n_chunks * rows, chunk, -1)
+    cum = torch.matmul(summed, g)
+    grow = cum.exp()
+    query, key, k_in = q * grow, k * grow, k / grow
+    k_in_t = k_in.view(flat).transpose(1, 2)
+    attend = torch.bmm(query.view(flat), k_in_t).mul_(lower)
+    inner = torch.bmm(key.view(flat), k_in_t).mul_(strict)
+    beta_F = beta.view(-1, chunk)
+    system = inner * beta_F.unsqueeze(2)
+    inverse = torch.linalg.solve_triangular(system, eye.expand_as(system), upper=False, unitriangular=True)
+    write = inverse * beta_F.unsqueeze(1)
+    read = torch.bmm(write, key.view(flat)).view_as(k)
+    residue = torch.bmm(write, v.view(flat)).view_as(v)
+    carry = grow[:, :, -1].unsqueeze(-1)
+    entry = state.new_empty(n_chunks + 1, *state.shape)
+    entry[0] = state
+    for i in range(n_chunks):
+        residue[i].baddbmm_(read[i], entry[i], alpha=-1)
+        torch.baddbmm(entry[i], k_in[i].transpose(1, 2), residue[i], out=entry[i + 1]).mul_(carry[i])
+    out = torch.bmm(query.view(flat), entry[:-1].view(n_chunks * rows, width, -1)).baddbmm_(attend, residue.view(flat)).view_as(v)
+    return out, entry[-1].clone(), Saved(q, k, v, beta, grow, query, key, k_in, inner, inverse, attend, read, carry, residue, entry)
+
+
+def chunk_backward(saved: Saved, d_out: Tensor, d_state: Tensor, rate: float = 1.0) -> tuple[Tensor, ...]:
+    """Gradients of (q, k, v, g, beta, state) from those of (o, final state). `d_out` is contiguous."""
+    q, k, v, beta, grow, query, key, k_in, inner, inverse, attend, read, carry, residue, entry = saved
+    n_chunks, rows, chunk, width = k.shape
+    summed, lower, strict, _ = _constants(chunk, rate, q.dtype, q.device)
+    flat, square = (n_chunks * rows, chunk, -1), (n_chunks * rows, width, -1)
+    out_F, query_F, key_F, k_in_F, residue_F = (x.view(flat) for x in (d_out, query, key, k_in, residue))
+    d_residue = torch.bmm(attend.transpose(1, 2), out_F).view_as(v)
+    d_entry = torch.empty_like(entry)
+    torch.bmm(query_F.transpose(1, 2), out_F, out=d_entry[:-1].view(square))
+    d_entry[-1] = d_state
+    for i in range(n_chunks - 1, -1, -1):
+        d_sum = d_entry[i + 1] * carry[i]
+        d_residue[i].baddbmm_(k_in[i], d_sum)
+        d_entry[i].add_(d_sum).baddbmm_(read[i].transpose(1, 2), d_residue[i], alpha=-1)
+    d_residue_F, beta_F = d_residue.view(flat), beta.view(-1, chunk)
+    entry_t = entry[:-1].view(square).transpose(1, 2)
+    d_read = torch.bmm(d_residue_F, entry_t)
+    write_t = (inverse * beta_F.unsqueeze(1)).transpose(1, 2)
+    d_write = torch.bmm(d_residue_F, v.view(flat).transpose(1, 2)).baddbmm_(d_read, key_F.transpose(1, 2), alpha=-1)
+    d_beta = torch.linalg.vecdot(d_write, inverse, dim=1)
+    inverse_t = inverse.transpose(1, 2)
+    d_system = torch.bmm(torch.bmm(inverse_t, d_write.mul_(beta_F.unsqueeze(1))), inverse_t).mul_(strict).neg_()
+    d_beta += torch.linalg.vecdot(d_system, inner)
+    d_inner = d_system.mul_(beta_F.unsqueeze(2))
+    d_attend = torch.bmm(out_F, residue_F.transpose(1, 2)).mul_(lower)
+    d_query = torch.bmm(out_F, entry_t).baddbmm_(d_attend, k_in_F).view_as(k)
+    d_key = torch.bmm(d_inner, k_in_F).baddbmm_(write_t, d_read, alpha=-1).view_as(k)
+    d_k_in = torch.bmm(residue_F, d_entry[1:].view(square).transpose(1, 2)).view_as(k).mul_(carry.transpose(2, 3))
+    d_k_in.view(flat).baddbmm_(d_inner.transpose(1, 2), key_F).baddbmm_(d_attend.transpose(1, 2), query_F)
+    d_v = torch.bmm(write_t, d_residue_F).view_as(v)
+    d_query.mul_(grow)
+    d_key.mul_(grow)
+    d_k_in.div_(grow)
+    d_cum = (d_query * q).addcmul_(d_key, k).addcmul_(d_k_in, k, value=-1)
+    d_cum[:, :, -1] += torch.linalg.vecdot(entry[1:], d_entry[1:])
+    return d_query, d_key.add_(d_k_in), d_v, torch.matmul(summed.t(), d_cum), d_beta.view_as(beta), d_entry[0]
+
+
+class _Chunked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        out, state, saved = chunk_forward(*inputs)
+        ctx.save_for_backward(*saved)
+        return out, state
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor, d_state: Tensor) -> tuple[Tensor, ...]:
+        return chunk_backward(Saved(*ctx.saved_tensors), d_out.contiguous(), d_state)
+
+
 def kda_chunked(
     q_GNCK: Tensor, k_GNCK: Tensor, v_GNCV: Tensor, g_GNCK: Tensor, beta_GNC: Tensor, state_NKV: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The recurrence over G chunks of C bytes for N = batch * heads rows: (o_GNCV, final state [N, K, V]).
 
-    A window that is no multiple of C is padded by the caller with k = 0, g = 0, beta = 0, which leaves the state as it is.
-    Inside a chunk, with c_i the cumulative decay and everything relative to the chunk's start: the writes solve a unit
-    lower triangular system, (I + M) R = beta v - (beta k e^c) S_in, M_ij = beta_i <k_i e^(c_i), k_j e^(-c_j)> for j < i;
-    outputs read R through the same causal products.
+    Arguments are contiguous. A window that is no multiple of C is padded by the caller with g = 0 and beta = 0, which
+    leaves the state as it is. Raises ValueError for chunks whose decay could leave fp32.
     """
     chunk = q_GNCK.shape[2]
     if chunk > MAX_CHUNK:
         raise ValueError(f"chunk {chunk} exceeds {MAX_CHUNK}: exp of the cumulative decay would leave fp32")
-    cum_GNCK = g_GNCK.cumsum(2)
-    last_GN1K = cum_GNCK[:, :, -1:]
-    beta_GNC1 = beta_GNC.unsqueeze(-1)
-    grow_GNCK = cum_GNCK.exp()
-    k_in_GNCK = k_GNCK * (-cum_GNCK).exp()
-    k_out_GNKC = (k_GNCK * (last_GN1K - cum_GNCK).exp()).transpose(2, 3)
-    q_GNCK = q_GNCK * grow_GNCK
-    k_beta_GNCK = k_GNCK * grow_GNCK * beta_GNC1
-    k_in_GNKC = k_in_GNCK.transpose(2, 3)
-    system_GNCC = (k_beta_GNCK @ k_in_GNKC).tril(-1)
-    attend_GNCC = (q_GNCK @ k_in_GNKC).tril()
-    right = torch.cat((k_beta_GNCK, v_GNCV * beta_GNC1), -1)
-    solved = torch.linalg.solve_triangular(system_GNCC, right, upper=False, unitriangular=True)
-    read_GNCK, write_GNCV = solved.split((q_GNCK.shape[-1], v_GNCV.shape[-1]), -1)
-    carry_GNK1 = last_GN1K.exp().transpose(2, 3)
-    out = []
-    chunks = (read_GNCK, write_GNCV, q_GNCK, attend_GNCC, k_out_GNKC, carry_GNK1)
-    for read, write, query, attend, k_out, carry in zip(*(x.unbind(0) for x in chunks), strict=True):
-        rest_NCV = torch.baddbmm(write, read, state_NKV, alpha=-1)
-        out.append(torch.baddbmm(query @ state_NKV, attend, rest_NCV))
-        state_NKV = torch.baddbmm(state_NKV * carry, k_out, rest_NCV)
-    return torch.stack(out), state_NKV
+    out: tuple[Tensor, Tensor] = _Chunked.apply(q_GNCK, k_GNCK, v_GNCV, g_GNCK, beta_GNC, state_NKV)
+    return out

@@ -19,7 +19,7 @@ from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.policy.engram import KEY_EPS, Engram, agreement
 from dormouse_core.policy.experts import Experts, Factors, Route, Tsct, mix_dense, mix_sorted, mix_wide, route
 from dormouse_core.policy.kda import Kda, attend_byte, attend_window
-from dormouse_core.policy.norms import rms_normalise
+from dormouse_core.policy.norms import rms_normalise, sigmoid_rows, silu_rows
 
 GATES = 3
 """Controller columns before the router's: attention, memory, experts."""
@@ -132,8 +132,8 @@ def split_in(n_ND: Tensor, start_NP: Tensor, fused: Fused, config: PolicyConfig)
     rest = product.shape[1] - 3 * d - width - d - heads - pad - config.shared_rank
     qkv, decay, gates, shared, code = product.split((3 * d, width, d + heads + pad, config.shared_rank, rest), -1)
     gate, beta, control = gates.split((d, heads, pad), -1)
-    control = torch.sigmoid(control + start_NP)
-    return Reads(qkv, decay, torch.sigmoid(gate), torch.sigmoid(beta), control, shared, code)
+    control = sigmoid_rows(control + start_NP)
+    return Reads(qkv, decay, sigmoid_rows(gate), sigmoid_rows(beta), control, shared, code)
 
 
 def join(
@@ -143,7 +143,7 @@ def join(
     attention_N1, memory_N1, expert_N1 = reads.control[:, :GATES].unsqueeze(-1).unbind(1)
     lam_N1 = memory_N1.clamp_max(config.lam_max)
     added_ND = memory.value_ND * (agreement(memory.key_ND, n_ND) * lam_N1)
-    shared_NR = F.silu(F.linear(reads.shared, fused.shared_v_FR)) @ fused.shared_u_FR
+    shared_NR = silu_rows(F.linear(reads.shared, fused.shared_v_FR)) @ fused.shared_u_FR
     parts = [attended_ND * reads.gate * attention_N1, n_ND * (1 - lam_N1), shared_NR * expert_N1]
     if narrow(config):
         code_NER = reads.code.unflatten(-1, (config.n_experts, config.rank))
@@ -166,7 +166,7 @@ def iterate_window(
     decay_ND = F.linear(reads.decay, fused.w_decay_DK, fused.b_decay_D)
     attended_BLD, state = attend_window(
         reads.qkv.unflatten(0, (batch, length)), decay_ND.view(batch, length, d), reads.beta.unflatten(0, (batch, length)),
-        state_BHKV, config.n_heads, config.chunk,
+        state_BHKV, config.chunk,
     )
     choice = route(reads.control[:, GATES : GATES + config.n_experts], bias_E, config.moe_topk)
     added_ND, joined_NX = join(attended_BLD.reshape(-1, d), n_ND, reads, memory, choice, fused, config, dense=False)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.policy.norms import sigmoid_rows
 from dormouse_core.policy.state import CONTEXT
 
 ORDERS = (2, 3, 4)
@@ -54,4 +55,4 @@ def hash_rows(bytes_BX: Tensor, n_rows: int) -> Tensor:
 def agreement(key_ND: Tensor, state_ND: Tensor) -> Tensor:
     """The gate [N, 1]: sigmoid of the signed square root of <key, state> / sqrt(d); both arrive RMS-normalised."""
     s_N1 = (key_ND * state_ND).sum(-1, keepdim=True) / math.sqrt(key_ND.shape[-1])
-    return torch.sigmoid(s_N1.sign() * s_N1.abs().clamp_min(1e-6).sqrt())
+    return sigmoid_rows(s_N1.sign() * s_N1.abs().clamp_min(1e-6).sqrt())

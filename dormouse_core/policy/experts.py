@@ -9,7 +9,7 @@ Three ways to run the routed experts, equal up to rounding:
                 and each segment meets its two inner factors; V2 of all experts rides in the block's one output product.
 - `mix_dense`   narrow: every expert on every byte, as two batched products. Decode with few experts: fewer, larger calls.
 - `mix_wide`    many or wide experts (E * r > 2 d): sorted segments, all four factors per segment.
-Segments are padded to 4 rows, so that a byte's output has the same bits whatever else is in the batch.
+Segments are padded to 16 rows, so that a byte's output has the same bits whatever else is in the batch.
 """
 
 from typing import NamedTuple
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.policy.norms import silu_rows
 from dormouse_core.policy.state import MIN_ROWS
 
 
@@ -108,7 +109,7 @@ def mix_sorted(code_NER: Tensor, choice: Route, factors: Factors) -> Tensor:
     out = []
     for code_MR, (up_v, down_u) in zip(code_AR.split(segments.counts), factors.per_expert(), strict=True):
         if len(code_MR):
-            inner_MF = F.silu(_padded(code_MR) @ up_v.t())
+            inner_MF = silu_rows(_padded(code_MR) @ up_v.t())
             out.append((inner_MF @ down_u)[: len(code_MR)])
     mixed_AR = torch.cat(out) * segments.gate_A1
     return code_NER.new_zeros(n * e, r).index_copy(0, slot_A, mixed_AR).view(n, e * r)
@@ -117,7 +118,7 @@ def mix_sorted(code_NER: Tensor, choice: Route, factors: Factors) -> Tensor:
 def mix_dense(code_NER: Tensor, choice: Route, factors: Factors) -> Tensor:
     """The same as `mix_sorted`, by running every expert on every byte."""
     n, e, r = code_NER.shape
-    inner_ENF = F.silu(torch.bmm(code_NER.transpose(0, 1), factors.up_v_EFR.transpose(1, 2)))
+    inner_ENF = silu_rows(torch.bmm(code_NER.transpose(0, 1), factors.up_v_EFR.transpose(1, 2)))
     down_ENR = torch.bmm(inner_ENF, factors.down_u_EFR)
     gate_NE = torch.zeros(n, e, device=code_NER.device).scatter_(1, choice.index_Nk, choice.gate_Nk)
     return (down_ENR.transpose(0, 1) * gate_NE.unsqueeze(-1)).reshape(n, e * r)
@@ -130,6 +131,6 @@ def mix_wide(x_ND: Tensor, choice: Route, factors: Factors) -> Tensor:
     out = []
     for x_MD, (up_v, down_u, up_u, down_v) in zip(x_AD.split(segments.counts), factors.per_expert(), strict=True):
         if len(x_MD):
-            inner_MF = F.silu(_padded(x_MD) @ up_u @ up_v.t())
+            inner_MF = silu_rows(_padded(x_MD) @ up_u @ up_v.t())
             out.append((inner_MF @ down_u @ down_v.t())[: len(x_MD)])
     return torch.zeros_like(x_ND).index_add(0, segments.row_A, torch.cat(out) * segments.gate_A1)

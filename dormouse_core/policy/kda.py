@@ -5,16 +5,19 @@ one head's width; g = -5 sigmoid(exp(A_h) z) is floored at -5. The output is RMS
 The four [d, d] inputs, beta, the output norm and W_o are folded into the block's two products (policy/fuse.py).
 """
 
+from typing import Any
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from dormouse_core.config.policy import PolicyConfig
-from dormouse_core.kernels.kda import kda_chunked, kda_step
-from dormouse_core.policy.norms import l2_normalise, rms_normalise
+from dormouse_core.kernels.kda import Saved, chunk_backward, chunk_forward, kda_step
+from dormouse_core.policy.norms import l2_normalise, rms_normalise, sigmoid_rows, silu_rows
 
 DECAY_FLOOR = -5.0
 OUT_EPS = 1e-5
+L2_EPS = 1e-6
 
 
 class Kda(nn.Module):
@@ -40,34 +43,102 @@ class Kda(nn.Module):
         return self.decay_rate.clamp(-10.0, 20.0).exp().repeat_interleave(self.out_norm.shape[0])
 
 
-def attend_window(
-    qkv_BLX: Tensor, decay_BLD: Tensor, beta_BLH: Tensor, state_BHKV: Tensor, heads: int, chunk: int
-) -> tuple[Tensor, Tensor]:
-    """qkv before SiLU [B, L, 3d], decay logits, beta in (0, 1). Returns (o, RMS-normalised per head [B, L, d], final state)."""
-    batch, length, width3 = qkv_BLX.shape
-    width = width3 // 3 // heads
-    pad = -length % chunk
-    n_chunks = (length + pad) // chunk
-    qkv_BLX, g_BLD = F.silu(qkv_BLX), torch.sigmoid(decay_BLD) * DECAY_FLOOR
-    if pad:
-        qkv_BLX, g_BLD, beta_BLH = (F.pad(x, (0, 0, 0, pad)) for x in (qkv_BLX, g_BLD, beta_BLH))
-    rows = batch * heads
-    qkv = qkv_BLX.view(batch, n_chunks, chunk, 3, heads, width).permute(3, 1, 0, 4, 2, 5).reshape(3, n_chunks, rows, chunk, width)
-    g = g_BLD.view(batch, n_chunks, chunk, heads, width).permute(1, 0, 3, 2, 4).reshape(n_chunks, rows, chunk, width)
-    beta = beta_BLH.view(batch, n_chunks, chunk, heads).permute(1, 0, 3, 2).reshape(n_chunks, rows, chunk)
-    q, k = l2_normalise(qkv[:2]).unbind(0)
-    out, state = kda_chunked(q * width**-0.5, k, qkv[2], g, beta, state_BHKV.reshape(rows, width, width))
-    out = rms_normalise(out, OUT_EPS).view(n_chunks, batch, heads, chunk, width).permute(1, 0, 3, 2, 4)
-    return out.reshape(batch, n_chunks * chunk, heads * width)[:, :length], state.view(batch, heads, width, width)
+def _chunked_view(x: Tensor) -> Tensor:
+    """[..., G, B, H, C, K] storage -> view [B, G, C, ..., H, K] (no leading dimension: [B, G, C, H, K])."""
+    return x.permute(1, 0, 3, 2, 4) if x.dim() == 5 else x.permute(2, 1, 4, 0, 3, 5)
+
+
+def _to_chunks(dst: Tensor, src_BLX: Tensor, fill: float = 0.0) -> None:
+    """Copy a window into chunk-major storage; what is missing of the last chunk gets `fill`."""
+    view = _chunked_view(dst)
+    chunk, split = view.shape[2], view.shape[3:]
+    whole, ragged = divmod(src_BLX.shape[1], chunk)
+    view[:, :whole].copy_(src_BLX[:, : whole * chunk].unflatten(1, (whole, chunk)).unflatten(-1, split))
+    if ragged:
+        view[:, whole, :ragged].copy_(src_BLX[:, whole * chunk :].unflatten(-1, split))
+        view[:, whole, ragged:].fill_(fill)
+
+
+def _from_chunks(src: Tensor, length: int) -> Tensor:
+    """Chunk-major storage -> contiguous window [B, L, X]."""
+    view = _chunked_view(src)
+    chunk, split = view.shape[2], view.shape[3:]
+    whole, ragged = divmod(length, chunk)
+    dst_BLX = src.new_empty(view.shape[0], length, split.numel())
+    dst_BLX[:, : whole * chunk].unflatten(1, (whole, chunk)).unflatten(-1, split).copy_(view[:, :whole])
+    if ragged:
+        dst_BLX[:, whole * chunk :].unflatten(-1, split).copy_(view[:, whole, :ragged])
+    return dst_BLX
+
+
+class _Window(torch.autograd.Function):
+    """SiLU, unit keys and queries, decay, the chunked recurrence and the output's norm, with one backward for all of it:
+    everything happens in chunk-major storage, so a window is laid out once on the way in and once on the way out."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, qkv_BLX: Tensor, decay_BLD: Tensor, beta_BLH: Tensor, state_BHKV: Tensor, chunk: int
+    ) -> tuple[Tensor, Tensor]:
+        (batch, length), (heads, width) = qkv_BLX.shape[:2], state_BHKV.shape[1:3]
+        n_chunks, rows = -(-length // chunk), batch * heads
+        raw = qkv_BLX.new_empty(4, n_chunks, batch, heads, chunk, width)
+        _to_chunks(raw[:3], qkv_BLX)
+        _to_chunks(raw[3], decay_BLD, fill=float("-inf"))
+        beta = beta_BLH.new_empty(n_chunks, batch, heads, chunk, 1)
+        _to_chunks(beta, beta_BLH)
+        raw, beta = raw.view(4, n_chunks, rows, chunk, width), beta.view(n_chunks, rows, chunk)
+        active, open_ = silu_rows(raw[:3]), sigmoid_rows(raw[3])
+        inverse = torch.linalg.vecdot(active[:2], active[:2]).add_(L2_EPS).rsqrt_().unsqueeze(-1)
+        inverse[0] *= width**-0.5
+        unit = active[:2] * inverse
+        state = state_BHKV.reshape(rows, width, width)
+        out, state, saved = chunk_forward(unit[0], unit[1], active[2], open_, beta, state, DECAY_FLOOR)
+        scale = torch.linalg.vecdot(out, out).div_(width).add_(OUT_EPS).rsqrt_().unsqueeze(-1)
+        out = out * scale
+        ctx.save_for_backward(raw, open_, inverse, unit, out, scale, *saved)
+        ctx.shape = (batch, length, heads)
+        return _from_chunks(out.view(n_chunks, batch, heads, chunk, width), length), state.view_as(state_BHKV)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_attended_BLD: Tensor, d_state_BHKV: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        raw, open_, inverse, unit, out, scale, *saved = ctx.saved_tensors
+        batch, length, heads = ctx.shape
+        n_chunks, rows, chunk, width = out.shape
+        chunked = (n_chunks, batch, heads, chunk, -1)
+        d_out = torch.empty_like(out)
+        _to_chunks(d_out.view(chunked), d_attended_BLD)
+        d_out.addcmul_(out, torch.linalg.vecdot(out, d_out).unsqueeze(-1), value=-1 / width).mul_(scale)
+        d_q, d_k, d_v, d_g, d_beta, d_state = chunk_backward(Saved(*saved), d_out, d_state_BHKV.reshape(rows, width, width), DECAY_FLOOR)
+        d_raw = torch.empty_like(raw)
+        for i, (d_unit, size) in enumerate(((d_q, float(width)), (d_k, 1.0))):
+            d_unit.addcmul_(unit[i], torch.linalg.vecdot(unit[i], d_unit).unsqueeze(-1), value=-size)
+            torch.mul(d_unit, inverse[i], out=d_raw[i])
+        d_raw[2] = d_v
+        d_qkv = torch.ops.aten.silu_backward(d_raw[:3], raw[:3])
+        d_decay = torch.ops.aten.sigmoid_backward(d_g, open_)
+        return (
+            _from_chunks(d_qkv.view(3, *chunked), length),
+            _from_chunks(d_decay.view(chunked), length),
+            _from_chunks(d_beta.view(chunked), length),
+            d_state.view_as(d_state_BHKV),
+            None,
+        )
+
+
+def attend_window(qkv_BLX: Tensor, decay_BLD: Tensor, beta_BLH: Tensor, state_BHKV: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+    """qkv before SiLU [B, L, 3d], decay logits [B, L, d], beta in (0, 1). Returns (o, RMS-normalised per head [B, L, d], final state)."""
+    out: tuple[Tensor, Tensor] = _Window.apply(qkv_BLX, decay_BLD, beta_BLH, state_BHKV, chunk)
+    return out
 
 
 def attend_byte(qkv_BX: Tensor, decay_BD: Tensor, beta_BH: Tensor, state_NKV: Tensor, heads: int) -> Tensor:
     """One byte: updates the state [B * H, K, V] in place, returns the normalised output [B, d]."""
     batch, width3 = qkv_BX.shape
     width = width3 // 3 // heads
-    q, k, v = F.silu(qkv_BX).view(batch, 3, heads, width).unbind(1)
+    q, k, v = silu_rows(qkv_BX).view(batch, 3, heads, width).unbind(1)
     q, k = l2_normalise(q) * width**-0.5, l2_normalise(k)
-    alpha = (torch.sigmoid(decay_BD) * DECAY_FLOOR).exp_().view(-1, width)
+    alpha = (sigmoid_rows(decay_BD) * DECAY_FLOOR).exp_().view(-1, width)
     out = kda_step(
         q.reshape(-1, width), k.reshape(-1, width), v.reshape(-1, width), alpha, beta_BH.reshape(-1, 1), state_NKV
     )

@@ -111,18 +111,14 @@ class Policy(nn.Module):
         return PolicyOutput(self._logits(hidden_BLD, w_head_VD), hidden_BLD, _state(streams, context_BX, batch), deep_TBLV)
 
     def _forward_few(self, ids_BL: Tensor, state: State | None, deep: bool) -> PolicyOutput:
-        """Windows of fewer than 4 bytes in all: run with padding rows, so that their bits are those of a larger batch."""
+        """Windows of fewer than 16 bytes in all: run with padding rows, so that their bits are those of a larger batch.
+        What they select is not counted as load."""
         batch = len(ids_BL)
-        padded = self.initial_state(MIN_ROWS)
-        if state is not None:
-            padded = State(
-                torch.cat((state.kda_TBHKV_padded[:, :batch], padded.kda_TBHKV_padded[:, batch:]), 1),
-                torch.cat((state.tail_B3, padded.tail_B3[batch:])),
-                MIN_ROWS,
-            )
+        state = state if state is not None else self.initial_state(batch)
+        padded = State(state.kda_TBHKV_padded, state.tail_B3_padded, len(state.tail_B3_padded))
         counting, self.count_load = self.count_load, False
         try:
-            out = self.forward(F.pad(ids_BL, (0, 0, 0, MIN_ROWS - batch)), padded, deep)
+            out = self.forward(F.pad(ids_BL, (0, 0, 0, padded.batch - batch)), padded, deep)
         finally:
             self.count_load = counting
         final = State(out.state.kda_TBHKV_padded, out.state.tail_B3_padded, batch)
