@@ -16,13 +16,14 @@ from enum import StrEnum
 
 import numpy as np
 
+from dormouse_core.admission.own_answers import solves
 from dormouse_core.config.run import RunConfig
 from dormouse_core.config.stages import MixConfig, SftConfig
 from dormouse_core.config.suite import Suite, SuiteCell
 from dormouse_core.encoding import Role, Span
 from dormouse_core.envs.registry import start
+from dormouse_core.learning.experts import passing_episode, random_action
 from dormouse_core.ledger import DormouseError
-from dormouse_core.learning.experts import passing_episode, random_action, solves
 from dormouse_core.seeding import generator
 from dormouse_core.tasks.generators._program import compile_body
 from dormouse_core.tasks.registry import draw, family
@@ -98,7 +99,7 @@ def _answer(task: Task, long: bool) -> tuple[bytes, bool]:
     """(the answer, True where it is the long form). Raises DormouseError where our own answer is not right."""
     working = family(task.family).worked(task) if long else None
     action = working or task.reference[0]
-    if not solves(task, action):
+    if not solves(task, (action,)):
         raise DormouseError(f"the demonstrated answer {action!r} to {task.prompt!r} ({task.cell}) is not right; the family is broken")
     return action, working is not None
 

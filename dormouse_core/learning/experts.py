@@ -1,10 +1,7 @@
-"""Episodes that teach: experts that act at random now and then, and the check that an episode or an answer really solves its task.
+"""Episodes that teach: experts that act at random now and then, kept where the environment says they passed.
 
-What is checked here are our own generators' answers, so bodies of functions are evaluated in process; a policy's never are.
 Not here: which rows are made of them (demonstrations.py), the verifiers that judge a policy (verifiers).
 """
-
-from ast import literal_eval
 
 import numpy as np
 
@@ -13,9 +10,8 @@ from dormouse_core.envs.environment import Environment, StopReason
 from dormouse_core.envs.registry import start
 from dormouse_core.ledger import DormouseError
 from dormouse_core.tasks.files import Files, next_command, random_command
-from dormouse_core.tasks.generators._program import compile_body
 from dormouse_core.tasks.register import LETTERS, best_actions
-from dormouse_core.tasks.task import Task, VerifierKind
+from dormouse_core.tasks.task import Task
 
 _TRIES = 500
 
@@ -67,16 +63,3 @@ def passing_episode(task: Task, noise: float, rng: np.random.Generator, detours:
         if spans is not None:
             return spans
     raise DormouseError(f"no passing episode in {_TRIES} for {task.cell} at noise {noise} with {detours} detour(s); lower sft.expert_noise")
-
-
-def solves(task: Task, action: bytes) -> bool:
-    """True where our own answer solves a single-turn task: by value for exact tasks, on every hidden case for functions."""
-    text = action.decode()
-    if task.verifier is VerifierKind.EXACT:
-        return text.rsplit("=", 1)[-1] == task.trusted["answer"]
-    function = compile_body(task.params["arguments"], text)
-    return all(repr(function(*_literal(case["args"]))) == case["expected"] for case in task.trusted["cases"])
-
-
-def _literal(text: str) -> tuple[object, ...]:
-    return tuple(literal_eval(text))

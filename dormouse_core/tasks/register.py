@@ -57,6 +57,13 @@ def distances(machine: str, goal: int) -> tuple[int | None, ...]:
     return tuple(found)
 
 
+@cache
+def pairs(machine: str, fewest: int, most: int) -> tuple[tuple[int, int], ...]:
+    """Every (start, goal) whose shortest plan has `fewest` to `most` steps."""
+    return tuple((start, goal) for goal in range(SIZE) for start, steps in enumerate(distances(machine, goal))
+                 if steps is not None and fewest <= steps <= most)
+
+
 def best_actions(machine: str, value: int, goal: int) -> list[str]:
     """Letters of every operation that lies on a shortest path; empty at the goal and where it cannot be reached."""
     to_goal = distances(machine, goal)

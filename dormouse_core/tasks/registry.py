@@ -16,7 +16,7 @@ from dormouse_core.tasks.task import Pool, Split, Task, Use
 
 _MODULES = (
     "register_machine", "file_system", "state_prediction",
-    "sum_of_terms", "modular_sum", "linear_equation", "largest", "ordering", "gcd",
+    "sum_of_terms", "modular_sum", "linear_equation", "largest", "ordering", "gcd", "complement", "carryless_sum", "reasoning_gym",
     "affine_function", "shift_function", "slice_function", "index_function", "pair_function",
 )
 

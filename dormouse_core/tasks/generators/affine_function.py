@@ -10,11 +10,11 @@ from dormouse_core.tasks.generators._program import cases_rng, integers, program
 from dormouse_core.tasks.task import Pool, Task
 
 _KNOB = ("+", "++", "+++", "++++", "*+++", "*+*++")
-"""Kinds of the steps by difficulty: + adds or takes 1-9, * multiplies by 2-4."""
+"""Kinds of the steps by difficulty: + adds or takes 1-9 (a single one 1-99), * multiplies by 2-4."""
 
 
 def make(difficulty: int, rng: np.random.Generator) -> Draft:
-    steps = [f"*{rng.integers(2, 5)}" if kind == "*" else signed(int(rng.integers(1, 10)) * (1 if rng.random() < 0.6 else -1))
+    steps = [f"*{rng.integers(2, 5)}" if kind == "*" else signed(int(rng.integers(1, 10 if difficulty else 100)) * (1 if rng.random() < 0.6 else -1))
              for kind in _KNOB[difficulty]]
     factor, offset = 1, 0
     for step in steps:

@@ -7,27 +7,25 @@ pairs measured on are pairs never trained on.
 import numpy as np
 
 from dormouse_core.tasks.family import Draft, Family
-from dormouse_core.tasks.register import LETTERS, SIZE, best_actions, distances, milestones, plan, show
+from dormouse_core.tasks.register import LETTERS, best_actions, milestones, pairs, plan, show
 from dormouse_core.tasks.task import Pool, Task, VerifierKind
 
 SLACK = 2
 """Steps allowed beyond the shortest plan."""
-_STEPS = {"walk": ((1, 2), (2, 3), (3, 4), (4, 5), (5, 7), (8, 12)), "mix": ((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6))}
+_STEPS = {"walk": ((1, 2), (2, 3), (3, 4), (4, 5), (5, 7), (8, 12)), "mix": ((1, 1), (2, 2), (3, 3), (4, 4), (4, 5), (5, 6))}
 """Fewest and most steps of the shortest plan, by difficulty."""
 _MARK = {"walk": "R", "mix": "X"}
 
 
 def _make(machine: str, difficulty: int, rng: np.random.Generator) -> Draft:
-    low, high = _STEPS[machine][difficulty]
-    while True:
-        start, goal = (int(v) for v in rng.integers(0, SIZE, 2))
-        steps = distances(machine, goal)[start]
-        if steps is not None and low <= steps <= high:
-            break
+    choice = pairs(machine, *_STEPS[machine][difficulty])
+    start, goal = choice[int(rng.integers(len(choice)))]
+    shortest = plan(machine, start, goal)
+    steps = len(shortest)
     return Draft(
         canonical=f"{start}>{goal}", prompt=f"{_MARK[machine]}{show(start)}>{show(goal)}".encode(), verifier=VerifierKind.ENV_STEP,
         trusted={"target": {"value": goal}, "milestones": milestones(machine, start, goal)}, environment="register_machine",
-        reference=tuple(letter.encode() for letter in plan(machine, start, goal)), reference_steps=steps,
+        reference=tuple(letter.encode() for letter in shortest), reference_steps=steps,
         start={"machine": machine, "value": start, "goal": goal}, byte_budget=2 * (steps + SLACK), max_steps=steps + SLACK)
 
 

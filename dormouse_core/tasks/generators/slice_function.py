@@ -13,7 +13,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def make(difficulty: int, rng: np.random.Generator) -> Draft:
-    cuts = [("<>"[int(rng.integers(2))], int(rng.integers(1, 5))) for _ in range(difficulty + 1)]
+    cuts = [("<>"[int(rng.integers(2))], int(rng.integers(1, 10 if difficulty else 40))) for _ in range(difficulty + 1)]
     left, right = (sum(n for side, n in cuts if side == s) for s in "><")
     shown = "".join(f"{side}{n}" for side, n in cuts)
     canonical = "".join(sorted(f"{side}{n}" for side, n in cuts))

@@ -8,7 +8,7 @@ would reward predicting nothing.
 import numpy as np
 
 from dormouse_core.tasks.family import Draft, Family
-from dormouse_core.tasks.files import Files, random_files, random_command
+from dormouse_core.tasks.files import random_command, random_files
 from dormouse_core.tasks.generators._exact import exact, wrong_number, wrong_string
 from dormouse_core.tasks.register import LETTERS, SIZE, show, successors
 from dormouse_core.tasks.task import Pool, Task
@@ -48,7 +48,7 @@ def wrong_register(task: Task, rng: np.random.Generator) -> bytes:
 def make_files(difficulty: int, rng: np.random.Generator) -> Draft:
     """One command (two from difficulty 3 on) on 2 to 4 files, each of which changes the listing."""
     while True:
-        state = first = random_files(2 + difficulty % 3, difficulty >= 2, rng)
+        state = first = random_files(2 + difficulty // 2, difficulty >= 2, rng)
         commands, listings = [], []
         for _ in range(1 + difficulty // 3):
             command = random_command(state, rng)
