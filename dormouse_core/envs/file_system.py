@@ -64,5 +64,5 @@ class FileSystem(Environment):
     @classmethod
     def restore(cls, task: Task, blob: bytes) -> Self:
         state = read_snapshot(task, blob, {"task", "files", "steps", "earned", "last", "stop"})
-        return cls(task, Files.read(state["files"]), state["steps"], frozenset(state["earned"]), state["last"].encode(),
-                   state["stop"] and StopReason(state["stop"]))
+        stop = StopReason(state["stop"]) if state["stop"] else None
+        return cls(task, Files.read(state["files"]), state["steps"], frozenset(state["earned"]), state["last"].encode(), stop)

@@ -60,4 +60,5 @@ class RegisterMachine(Environment):
     @classmethod
     def restore(cls, task: Task, blob: bytes) -> Self:
         state = read_snapshot(task, blob, {"task", "value", "steps", "earned", "last", "stop"})
-        return cls(task, state["value"], state["steps"], state["earned"], state["last"].encode(), state["stop"] and StopReason(state["stop"]))
+        stop = StopReason(state["stop"]) if state["stop"] else None
+        return cls(task, state["value"], state["steps"], state["earned"], state["last"].encode(), stop)

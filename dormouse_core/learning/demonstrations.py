@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 
@@ -152,8 +153,8 @@ def _next_states(task: Task, rng: np.random.Generator) -> list[Span]:
 def _steps(task: Task) -> list[tuple[bytes, bytes]]:
     """The working as questions and replies: `7+5=12+9=21` becomes 7+5? 12, +9? 21. Empty where it has no such steps."""
     working = (family(task.family).worked(task) or b"").decode()
-    parts, turns = working.split("="), []
-    for asked, replied in zip(parts, parts[1:], strict=False):
+    turns: list[tuple[bytes, bytes]] = []
+    for asked, replied in pairwise(working.split("=")):
         reply = re.match(r"\d+", replied)
         question = asked if not turns else re.sub(r"^\d+", "", asked)
         if reply is None or not re.fullmatch(r"\d*[-+*/]\d+", question):

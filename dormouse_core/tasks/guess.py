@@ -1,7 +1,7 @@
 """Guess bounds: how often the best constant answer of a cell is right, as measured and committed.
 
-`guess_bounds.json` holds {cell: rate}; `benchmarks/guess_bounds.py` measures it again, a test compares. A cell missing from the table (a new
-family, a public set) has bound 1.0: what was not measured may not be trusted.
+`guess_bounds.json` holds {cell: rate}; `benchmarks/guess_bounds.py` measures it again, a test compares. A cell missing from the
+table (a new family, a public set) has bound 1.0: what was not measured may not be trusted.
 """
 
 import json

@@ -57,8 +57,9 @@ def available(tasks_dir: Path | str) -> dict[str, bool]:
 
 def _load_file(path: Path, shown: str, make: Callable[[Row], Task | None], ledger: Ledger) -> list[Task]:
     if not path.is_file():
-        raise DormouseError(f"no task file {shown} under {path.parents[shown.count('/')]}; name the folder of public task files with --tasks-dir "
-                            "or DORMOUSE_TASKS_DIR, or leave the set out")
+        folder = path.parents[shown.count("/")]
+        raise DormouseError(f"no task file {shown} under {folder}; name the folder of public task files with --tasks-dir or "
+                            "DORMOUSE_TASKS_DIR, or leave the set out")
     tasks, broken = [], 0
     for number, line in _lines(path, shown, ledger):
         try:
@@ -123,8 +124,8 @@ def _suite(row: Row) -> Row:
 
 def _gsm8k(row: Row) -> Task:
     use = Use.TRAIN if _text(row["id"]).startswith("gsm8k/train/") else Use.EVALUATION
-    return _public("gsm8k", Pool.MATH, row, row["question"], VerifierKind.EXACT, {"answer": _text(row["answer"]), "form": "number", "units": ["$"]},
-                   row["answer"], use)
+    trusted = {"answer": _text(row["answer"]), "form": "number", "units": ["$"]}
+    return _public("gsm8k", Pool.MATH, row, row["question"], VerifierKind.EXACT, trusted, row["answer"], use)
 
 
 def _mbpp(row: Row) -> Task:
@@ -157,7 +158,8 @@ def _cruxeval(row: Row) -> Task:
 def _bbh(row: Row) -> Task:
     numeric = row["task"] in ("multistep_arithmetic_two", "object_counting")
     trusted = {"answer": _text(row["answer"]), "form": "number" if numeric else "string"}
-    return _public("bbh", Pool.MATH, row, row["question"], VerifierKind.EXACT, trusted, row["answer"], Use.EVALUATION, part=_text(row["task"]))
+    return _public("bbh", Pool.MATH, row, row["question"], VerifierKind.EXACT, trusted, row["answer"], Use.EVALUATION,
+                   part=_text(row["task"]))
 
 
 def _reasoning_gym(row: Row) -> Task | None:
@@ -169,7 +171,8 @@ def _reasoning_gym(row: Row) -> Task | None:
 
 
 PUBLIC: dict[str, PublicSet] = {
-    "gsm8k": PublicSet(("gsm8k/train.jsonl.gz", "gsm8k/test_even.jsonl.gz"), "MIT", _gsm8k, "word problems; the training part may be trained on"),
+    "gsm8k": PublicSet(("gsm8k/train.jsonl.gz", "gsm8k/test_even.jsonl.gz"), "MIT", _gsm8k,
+                       "word problems; the training part may be trained on"),
     "mbpp": PublicSet(("mbpp/tasks.jsonl.gz",), "CC-BY-4.0", _mbpp, "function bodies; 601-974 may be trained on"),
     "humaneval": PublicSet(("humaneval/tasks.jsonl.gz",), "MIT", _humaneval, "function bodies"),
     "humanevalfix": PublicSet(("humanevalfix/tasks.jsonl.gz",), "MIT", _humanevalfix, "functions to repair"),

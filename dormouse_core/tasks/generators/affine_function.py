@@ -14,8 +14,7 @@ _KNOB = ("+", "++", "+++", "++++", "*+++", "*+*++")
 
 
 def make(difficulty: int, rng: np.random.Generator) -> Draft:
-    steps = [f"*{rng.integers(2, 5)}" if kind == "*" else signed(int(rng.integers(1, 10 if difficulty else 100)) * (1 if rng.random() < 0.6 else -1))
-             for kind in _KNOB[difficulty]]
+    steps = [_step(kind, 9 if difficulty else 99, rng) for kind in _KNOB[difficulty]]
     factor, offset = 1, 0
     for step in steps:
         if step[0] == "*":
@@ -24,8 +23,14 @@ def make(difficulty: int, rng: np.random.Generator) -> Draft:
             offset += int(step)
     canonical = "".join(steps if factor > 1 else sorted(steps))
     body = with_offset("x" if factor == 1 else f"x*{factor}", offset)
-    return program("affine_function", canonical, f"F{''.join(steps)}", "x", body, integers(cases_rng("affine_function", canonical)), steps=steps,
-                   factor=factor, offset=offset)
+    inputs = integers(cases_rng("affine_function", canonical))
+    return program("affine_function", canonical, f"F{''.join(steps)}", "x", body, inputs, steps=steps, factor=factor, offset=offset)
+
+
+def _step(kind: str, largest: int, rng: np.random.Generator) -> str:
+    if kind == "*":
+        return f"*{rng.integers(2, 5)}"
+    return signed(int(rng.integers(1, largest + 1)) * (1 if rng.random() < 0.6 else -1))
 
 
 def worked(task: Task) -> bytes:

@@ -1,7 +1,7 @@
 """Eight easy families of the reasoning-gym library (Apache-2.0), graded by our own exact verifier.
 
-Each comes twice: `rg_gcd` shows the problem's data alone, as short as ours (`g641,595`), `rg_gcd_text` the library's own question. The question
-is kept in `params` either way. The library is imported on first use; its own scorers are not used.
+Each comes twice: `rg_gcd` shows the problem's data alone, as short as ours (`g641,595`), `rg_gcd_text` the library's own
+question. The question is kept in `params` either way. The library is imported on first use; its own scorers are not used.
 """
 
 import re
@@ -61,7 +61,7 @@ def _worked(name: str, task: Task) -> bytes | None:
 
 def _totals(params: Item) -> str | None:
     """Running totals of a chain of + and -; None for other expressions."""
-    expression = params["expression"].replace(" ", "")
+    expression = _packed(params["expression"])
     if not re.fullmatch(r"\d+([+-]\d+)+", expression):
         return None
     first, *rest = re.findall(r"[+-]?\d+", expression)
@@ -85,28 +85,35 @@ def _bits(params: Item) -> str:
     return f"{params['binary']}={params['binary'].count('1')}"
 
 
+def _packed(text: str) -> str:
+    return text.replace(" ", "")
+
+
 _KNOBS: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (4, 1), (3, 2), (4, 2), (4, 3))
 """(terms, digits) by difficulty."""
 _LEVELS = range(6)
 
 _SOURCES = {source.name: source for source in (
-    Source("chain_sum", "the library's chain of + and -: c57+87", lambda i: "c" + i["metadata"]["expression"].replace(" ", ""),
+    Source("chain_sum", "the library's chain of + and -: c57+87", lambda i: "c" + _packed(i["metadata"]["expression"]),
            tuple({"min_terms": t, "max_terms": t, "min_digits": d, "max_digits": d} for t, d in _KNOBS), worked=_totals),
-    Source("basic_arithmetic", "the library's arithmetic with brackets: b(3+4)*2", lambda i: "b" + i["metadata"]["expression"].replace(" ", ""),
+    Source("basic_arithmetic", "the library's arithmetic with brackets: b(3+4)*2",
+           lambda i: "b" + _packed(i["metadata"]["expression"]),
            tuple({"min_terms": t, "max_terms": t, "min_digits": d, "max_digits": d, "allow_negation": False,
                   "operators": ["+", "-"] if k < 2 else ["+", "-", "*"]} for k, (t, d) in enumerate(_KNOBS)), worked=_totals),
-    Source("simple_equations", "the library's equations in one unknown: e3*x+4=19", lambda i: "e" + i["metadata"]["equation"].replace(" ", ""),
+    Source("simple_equations", "the library's equations in one unknown: e3*x+4=19", lambda i: "e" + _packed(i["metadata"]["equation"]),
            tuple({"min_terms": 2, "max_terms": 2 + k // 2, "max_value": (9, 20, 20, 50, 100, 100)[k]} for k in _LEVELS)),
     Source("count_bits", "one bits of a number: n37", lambda i: f"n{i['metadata']['number']}",
            tuple({"min_n": n // 8, "max_n": n} for n in (15, 63, 255, 1023, 65535, 2**31 - 1)), worked=_bits),
-    Source("gcd", "the library's greatest common divisors (1 is common): g12,18", lambda i: "g" + ",".join(map(str, i["metadata"]["numbers"])),
+    Source("gcd", "the library's greatest common divisors (1 is common): g12,18",
+           lambda i: "g" + ",".join(map(str, i["metadata"]["numbers"])),
            tuple({"max_value": n} for n in (12, 20, 50, 100, 300, 1000)), worked=_euclid),
-    Source("number_sequence", "the next number: q3,6,9", lambda i: "q" + i["question"].replace(" ", "").removesuffix(",?"),
-           tuple({"min_terms": 4 + k // 2, "max_terms": 4 + k // 2, "min_value": -9 * (k + 1), "max_value": 9 * (k + 1), "max_complexity": 1 + k // 2}
-                 for k in _LEVELS)),
+    Source("number_sequence", "the next number: q3,6,9", lambda i: "q" + _packed(i["question"]).removesuffix(",?"),
+           tuple({"min_terms": 4 + k // 2, "max_terms": 4 + k // 2, "min_value": -9 * (k + 1), "max_value": 9 * (k + 1),
+                  "max_complexity": 1 + k // 2} for k in _LEVELS)),
     Source("spell_backward", "a word backwards: wsun", lambda i: "w" + i["metadata"]["word"],
            tuple({"min_word_len": n, "max_word_len": n} for n in (3, 4, 5, 6, 8, 10)), form="string"),
-    Source("letter_counting", "how often a letter occurs: ha:banana", lambda i: f"h{i['metadata']['target_letter']}:{' '.join(i['metadata']['span'])}",
+    Source("letter_counting", "how often a letter occurs: ha:banana",
+           lambda i: f"h{i['metadata']['target_letter']}:{' '.join(i['metadata']['span'])}",
            tuple({"min_words": n, "max_words": n} for n in (1, 2, 3, 4, 6, 8))),
 )}
 

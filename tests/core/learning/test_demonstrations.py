@@ -15,9 +15,9 @@ from dormouse_core.config.suite import Suite, load_suite, packaged_suites, parse
 from dormouse_core.encoding import Role, Span, parse, render
 from dormouse_core.envs.environment import StopReason
 from dormouse_core.envs.registry import start
-from dormouse_core.ledger import DormouseError
 from dormouse_core.learning.demonstrations import RowKind, SftRow, build_rows, shares
 from dormouse_core.learning.experts import best_action, episode, passing_episode
+from dormouse_core.ledger import DormouseError
 from dormouse_core.seeding import generator
 from dormouse_core.tasks.registry import draw, families, family
 from dormouse_core.tasks.splits import admits
@@ -89,7 +89,7 @@ def numbered(rows: list[SftRow]) -> list[tuple[SftRow, Task]]:
 
 
 def test_budget_and_shares_are_met_in_every_pool(rows: list[SftRow]) -> None:
-    assert Counter(r.pool for r in rows) == {p: N for p in Pool}
+    assert Counter(r.pool for r in rows) == dict.fromkeys(Pool, N)
     for pool in Pool:
         assert Counter(r.kind for r in rows if r.pool is pool) == {"expert": 70, "synthetic": 70, "repair": 30, "chat": 30}
     assert {r.cell for r in rows} == {c.name for c in SUITE.role("train")}

@@ -1,6 +1,7 @@
 """Every family keeps the promises of a generator: deterministic, split by content, solvable, not guessable, a knob that grows."""
 
 import ast
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -75,7 +76,8 @@ def test_the_verifiers_pass_every_reference_and_working_and_fail_every_wrong_ans
     admitted, refused = admit(tasks, VerifyConfig(workers=1), ledger)
     assert admitted == tasks and refused == []
     worked = [Attempt(f"w{i}", t, (w,), reference_attempt(t).stop) for i, t in enumerate(tasks) if (w := family(t.family).worked(t))]
-    wrong = [Attempt(f"x{i}", t, (family(t.family).wrong(t, rng),), reference_attempt(t).stop) for i, t in enumerate(tasks) if t.max_steps == 1]
+    wrong = [Attempt(f"x{i}", t, (family(t.family).wrong(t, rng),), reference_attempt(t).stop)
+             for i, t in enumerate(tasks) if t.max_steps == 1]
     verdicts = judge(worked + wrong, VerifyConfig(workers=1), ledger)
     assert {v.verdict for v in verdicts[: len(worked)]} <= {VerdictClass.PASS}
     assert {v.verdict for v in verdicts[len(worked) :]} <= {VerdictClass.FAIL}
@@ -85,7 +87,7 @@ def test_the_verifiers_pass_every_reference_and_working_and_fail_every_wrong_ans
 def test_a_higher_difficulty_never_means_a_smaller_problem(name: str) -> None:
     sizes = [np.mean([len(t.prompt) + sum(map(len, t.reference)) for t in (draw(name, d, Split.TRAIN, i, "size") for i in range(60))])
              for d in LEVELS]
-    assert all(b >= a - 0.35 for a, b in zip(sizes, sizes[1:], strict=False)), sizes
+    assert all(b >= a - 0.35 for a, b in pairwise(sizes)), sizes
     assert sizes[-1] > sizes[0], sizes
 
 

@@ -97,9 +97,12 @@ def test_an_absent_set_file_or_content_says_the_way_out(tmp_path: Path) -> None:
     assert available(tmp_path)["mbpp"] and not available(tmp_path)["bbh"]
 
 
-@given(lines=st.lists(st.one_of(st.binary(max_size=40), st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda c: (
-    st.lists(c, max_size=3) | st.dictionaries(st.sampled_from(list(GOOD)), c, max_size=8)), max_leaves=12).map(lambda v: json.dumps(v).encode())),
-    max_size=6))
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(list(GOOD)), inner, max_size=8), max_leaves=12)
+
+
+@given(lines=st.lists(st.binary(max_size=40) | values.map(lambda v: json.dumps(v).encode()), max_size=6))
 @settings(max_examples=60, deadline=None)
 def test_any_lines_beside_a_good_one_leave_the_good_one(lines: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("sets")
