@@ -10,6 +10,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class _Layout:
 class _Worker:
     process: ForkServerProcess
     connection: Connection
+    lifeline: Connection  # never written to: it closes when this process dies, however it dies
     item: int = -1  # index it works on; -1: idle
 
 
@@ -117,6 +119,7 @@ class WorkerPool:
             if kill:
                 worker.process.kill()
             worker.connection.close()
+            worker.lifeline.close()
         for worker in crew:
             worker.process.join(5)
             if worker.process.is_alive():
@@ -140,10 +143,12 @@ class WorkerPool:
         context.set_forkserver_preload(_PRELOAD)
         for number in range(self.workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, self.threads), name=f"dormouse-worker-{number}", daemon=True)
+            listens, lifeline = context.Pipe(duplex=False)
+            process = context.Process(target=_serve, args=(theirs, listens, self.threads), name=f"dormouse-worker-{number}", daemon=True)
             process.start()
             theirs.close()
-            self._crew.append(_Worker(process, ours))
+            listens.close()
+            self._crew.append(_Worker(process, ours, lifeline))
 
     def _lay_out(self, config: PolicyConfig, state: dict[str, Tensor]) -> None:
         tensors, offset = [], 0
@@ -246,10 +251,23 @@ class _Holder:
         return self.policy
 
 
-def _serve(connection: Connection, threads: int) -> None:
-    """A worker's whole life: items until the pipe closes. An interrupt is the owner's business."""
+def _end_with_owner(lifeline: Connection) -> None:
+    """Wait for the owner's end of the lifeline to close, then end this process, whatever it is doing."""
+    try:
+        lifeline.recv()
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+def _serve(connection: Connection, lifeline: Connection, threads: int) -> None:
+    """A worker's whole life: items until the pipe closes. An interrupt is the owner's business.
+
+    The parent of this process is the fork server, which a dead owner leaves running while it has children: so the kernel's
+    parent-death signal covers the server, and the lifeline covers the owner.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    threading.Thread(target=_end_with_owner, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(threads)
     holder = _Holder()
     while True:
