@@ -148,8 +148,8 @@ def chunk_backward(saved: Saved, d_out: Tensor, d_state: Tensor, rate: float = 1
 
 class _Chunked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        out, state, saved = chunk_forward(*inputs)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        out, state, saved = chunk_forward(q, k, v, g, beta, state)
         ctx.save_for_backward(*saved)
         return out, state
 

@@ -76,7 +76,7 @@ class _Window(torch.autograd.Function):
     everything happens in chunk-major storage, so a window is laid out once on the way in and once on the way out."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, qkv_BLX: Tensor, decay_BLD: Tensor, beta_BLH: Tensor, state_BHKV: Tensor, chunk: int
     ) -> tuple[Tensor, Tensor]:
         (batch, length), (heads, width) = qkv_BLX.shape[:2], state_BHKV.shape[1:3]
@@ -101,7 +101,7 @@ class _Window(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_attended_BLD: Tensor, d_state_BHKV: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_attended_BLD: Tensor, d_state_BHKV: Tensor) -> tuple[Tensor | None, ...]:
         raw, open_, inverse, unit, out, scale, *saved = ctx.saved_tensors
         batch, length, heads = ctx.shape
         n_chunks, rows, chunk, width = out.shape
