@@ -76,7 +76,7 @@ class Driver:
             close_broken_runs(instance)
             config = self.settings.config()
             self._refuse_drift(instance, config)
-            defs = build_defs(self.project, self.settings, lambda context: self.make_ledger(_label(context)), self.crew)
+            defs = build_defs(self.project, self.settings, lambda context: self.make_ledger(_label(context)), self._ended, self.crew)
             if lineage.latest(instance, "cycle_plan", str(CycleKey(self.line, 0))) is None:
                 self._execute(defs, instance, "base", None, self._owed_base(instance, config))
             for number in range(self.cycles):
@@ -86,6 +86,9 @@ class Driver:
                 owed = owed_assets(defs, instance, key, resuming)
                 self._execute(defs, instance, "evolve_cycle", key, owed, resuming if len(owed) < len(CYCLE) else "")
         return self.runs
+
+    def _ended(self, context: dg.AssetExecutionContext, seconds: float, numbers: str) -> None:
+        self.say(f"{_label(context)}  {context.asset_key.to_user_string():<22}{seconds:6.1f} s  {numbers}".rstrip())
 
     def _refuse_drift(self, instance: dg.DagsterInstance, config: RunConfig) -> None:
         """The line's own plans say what it runs under; anything else needs a new line."""

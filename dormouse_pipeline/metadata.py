@@ -10,16 +10,16 @@ import dagster as dg
 from dormouse_core.artifacts.provenance import Artifact
 from dormouse_pipeline import lineage
 from dormouse_pipeline.checks import Made
-from dormouse_pipeline.facts import facts_of
+from dormouse_pipeline.facts import Facts, table
 
 if TYPE_CHECKING:
     from dormouse_core.artifacts.store import Store
 
 
-def describe(context: dg.AssetExecutionContext, made: Made, seconds: float) -> dict[str, Any]:
+def describe(made: Made, facts: Facts, seconds: float) -> dict[str, Any]:
     """Metadata of one materialisation, in the order a person reads it."""
     artifact = made.artifact
-    shown: dict[str, Any] = dict(facts_of(made, seconds))
+    shown: dict[str, Any] = dict(facts)
     shown[lineage.SECONDS] = round(seconds, 3)
     shown["path"] = dg.MetadataValue.path(str(made.store.path(artifact)))
     shown["identity"] = artifact.identity
@@ -40,11 +40,7 @@ def describe(context: dg.AssetExecutionContext, made: Made, seconds: float) -> d
     return shown
 
 
-def table(rows: Any) -> dg.TableMetadataValue:
-    return dg.MetadataValue.table([dg.TableRecord(dict(row)) for row in rows])
-
-
-def parents_table(store: "Store", artifact: Artifact) -> dg.TableMetadataValue:
+def parents_table(store: "Store", artifact: Artifact) -> dg.TableMetadataValue | dg.TextMetadataValue:
     """Every parent: role, kind, identity, file and the run that made it (`-` where the store no longer holds it)."""
     rows = []
     for parent in artifact.provenance.parents:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # the store reads checkpoints and so imports torch, which loa
 
 DEFAULT_PRESET = "nano"
 MakeLedger = Callable[[dg.AssetExecutionContext], Ledger]
+Say = Callable[[dg.AssetExecutionContext, float, str], None]
+"""(node, seconds, its numbers on one line): a stage has ended."""
 
 
 class Settings(dg.ConfigurableResource):
@@ -74,6 +76,7 @@ class Workshop:
 
     store: "Store"
     make_ledger: MakeLedger
+    say: Say
     crew: Crew
 
 
@@ -85,7 +88,12 @@ def log_ledger(context: dg.AssetExecutionContext) -> Ledger:
     return Ledger(progress=shown, on_line=lambda line: context.log.warning(line))
 
 
-def workshop(project: Project, make_ledger: MakeLedger = log_ledger, crew: Crew | None = None) -> dg.ResourceDefinition:
+def log_end(context: dg.AssetExecutionContext, seconds: float, numbers: str) -> None:
+    """The end of a stage as a log line of the run."""
+    context.log.info(f"{context.asset_key.to_user_string()} took {seconds:.1f} s  {numbers}")
+
+
+def workshop(project: Project, make_ledger: MakeLedger = log_ledger, say: Say = log_end, crew: Crew | None = None) -> dg.ResourceDefinition:
     """The workshop of a project. A run holds the store's lock while it lasts, so two runs never write at once. With `crew` the
     workers outlive the run; their owner closes them."""
 
@@ -94,6 +102,6 @@ def workshop(project: Project, make_ledger: MakeLedger = log_ledger, crew: Crew 
         from dormouse_core.artifacts.store import Store
 
         with hold_store(project.store, "a Dagster run"), nullcontext(crew) if crew else Crew() as hired:
-            yield Workshop(Store(project.store), make_ledger, hired)
+            yield Workshop(Store(project.store), make_ledger, say, hired)
 
     return opened

@@ -17,6 +17,7 @@ from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_pipeline import lineage
 from dormouse_pipeline.carried import Carried, carried_into
 from dormouse_pipeline.checks import Edge, Made
+from dormouse_pipeline.facts import facts_of, headline
 from dormouse_pipeline.metadata import describe
 from dormouse_pipeline.partitions import CycleKey, cycles
 
@@ -127,7 +128,9 @@ def run_stage(context: dg.AssetExecutionContext, stage: Stage, /, *inputs: Artif
     seconds = time.perf_counter() - started
     made = Made(artifact=artifact, store=workshop.store, ledger=ledger, config=settled)
     partition = context.partition_key if context.has_partition_key else None
-    metadata = {**describe(context, made, seconds), **(extra or {})}
+    facts = facts_of(made, seconds)
+    workshop.say(context, seconds, headline(facts))
+    metadata = {**describe(made, facts, seconds), **(extra or {})}
     if context.asset_key.to_user_string() == "cycle_plan" or partition is None:
         metadata[lineage.CONFIG] = dg.MetadataValue.json(settled.model_dump(mode="json"))
     return dg.MaterializeResult(

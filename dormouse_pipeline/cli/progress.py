@@ -17,7 +17,7 @@ BAR = 16
 
 def clock(seconds: float) -> str:
     """Seconds -> `m:ss` or `h:mm:ss`."""
-    whole = int(round(seconds))
+    whole = round(seconds)
     if whole >= 3600:
         return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
     return f"{whole // 60}:{whole % 60:02d}"
@@ -95,6 +95,7 @@ class Reporter:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self.quiet, self._every = quiet, every
         self._live: Live | None = None
+        self._loud: set[str] = set()
 
     def __enter__(self) -> Self:
         if self.console.is_terminal and not self.quiet:
@@ -112,7 +113,10 @@ class Reporter:
             self.console.print(line, markup=False)
 
     def loud(self, line: str) -> None:
-        self.console.print(f"! {line}", markup=False)
+        """Said once a command, however many stages say it."""
+        if line not in self._loud:
+            self._loud.add(line)
+            self.console.print(f"! {line}", markup=False)
 
     def ledger(self, label: str = "") -> Ledger:
         prefix = f"{label}  " if label else ""

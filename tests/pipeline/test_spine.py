@@ -41,7 +41,7 @@ def _write(config: RunConfig, *inputs: Artifact, store: Any, ledger: Any, run_id
     if stage == "reader" and Switch.breaks:
         raise DormouseError("the reader cannot read this. Write it anew.")
     parents = tuple(Parent(role="plan", kind=a.kind, identity=a.identity) for a in inputs)
-    provenance = Provenance(kind=Kind.CYCLE_PLAN if stage == "cycle_plan" else Kind.CURRICULUM, stage=stage, parents=parents,
+    provenance = Provenance(kind=Kind.EVAL_REPORT, stage=stage, parents=parents,
                             config_sha256=config.sha256(), code_version="0", seed=config.runtime.seed, counters=ledger.counters(),
                             run_id=run_id)
     return store.put_record(Note(text=Switch.text), provenance)
@@ -87,7 +87,7 @@ def test_a_materialisation_carries_identity_file_parents_and_counters(project: P
     assert _run(project, instance).success
     plan, read = (lineage.latest(instance, name, KEY) for name in ("cycle_plan", "reader"))
     assert plan and read and read.data_version == read.artifact.identity
-    assert read.artifact.provenance.parents == (Parent(role="plan", kind=Kind.CYCLE_PLAN, identity=plan.artifact.identity),)
+    assert read.artifact.provenance.parents == (Parent(role="plan", kind=Kind.EVAL_REPORT, identity=plan.artifact.identity),)
     assert plan.config == RunConfig.model_validate(plan.config).model_dump(mode="json")
     shown = instance.fetch_materializations(dg.AssetKey("reader"), limit=1).records[0].asset_materialization
     assert shown and {"identity", "path", "parents", "counters", "seconds", "file_sha256"} <= set(shown.metadata)
@@ -160,7 +160,7 @@ def test_an_earlier_artifact_of_the_same_content_is_carried_over_not_written_twi
     made = lineage.runs_of(instance, "reader", lineage.latest(instance, "reader", KEY).artifact.identity)  # type: ignore[union-attr]
     assert [m.run_id for m in made] == [first.run_id, second.run_id]
     assert made[1].artifact.provenance.run_id == first.run_id
-    assert len(list((project.store / "curriculum").iterdir())) == 1
+    assert len(list((project.store / "eval_report").iterdir())) == 2
 
 
 @pytest.mark.parametrize("key", ["main.c0", "main.c00000", "c0000", "a b.c0000", "main-c0000", ""])
