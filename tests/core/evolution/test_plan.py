@@ -60,7 +60,8 @@ def line(config: RunConfig, store: Store, checkpoint: Put, record: Put, memory: 
     ("curriculum", "by curriculum: mastered", "sum_of_terms/d0"),
     ("memory", "by failure memory: 3 unsolved tasks, 3 of them fail by exact.number", "sum_of_terms/d2"),
     ("review", "by strategy review: surely worse: -4.0 points", "affine_function/d2")])
-def test_each_mechanism_alone_changes_the_plan_and_the_tasks_drawn_and_names_its_cause(line: Line, mechanism: str, cause: str, cell: str) -> None:
+def test_each_mechanism_alone_changes_the_plan_and_the_tasks_drawn_and_names_its_cause(line: Line, mechanism: str, cause: str,
+                                                                                      cell: str) -> None:
     (bare, bare_tasks), (plan, tasks) = line.read(line.plan()), line.read(line.plan(mechanism))
     assert any(c.startswith(f"{cell}: ") and cause in c for c in plan.causes), plan.causes
     assert not any(" by " in c for c in bare.causes)
@@ -95,7 +96,8 @@ def test_rl_goes_on_from_the_source_that_drew_the_plan(line: Line) -> None:
 
 def test_a_plan_is_the_same_whoever_ran_it(line: Line) -> None:
     known = Parent(role="sft", kind=line.sft.kind, identity=line.sft.identity)
-    first, second = line.plan("curriculum", run_id="a"), line.plan("curriculum", run_id="b", origins=(PlanInput(artifact=known, run_id="b"),))
+    first = line.plan("curriculum", run_id="a")
+    second = line.plan("curriculum", run_id="b", origins=(PlanInput(artifact=known, run_id="b"),))
     assert first.identity == second.identity
 
 
@@ -107,9 +109,9 @@ def test_the_first_cycle_starts_from_the_sft_base(line: Line) -> None:
 
 
 def test_a_cycle_without_its_predecessor_is_refused(line: Line) -> None:
-    with pytest.raises(DormouseError, match="main.c0000 has no promotion"):
+    with pytest.raises(DormouseError, match="c0000 has no promotion"):
         planning.run(line.config, line.sft, cycle="main.c0001", store=line.store, ledger=Ledger())
-    with pytest.raises(DormouseError, match="was given the promotion of 'main.c0000'"):
+    with pytest.raises(DormouseError, match="was given the promotion of"):
         planning.run(line.config, line.sft, line.promotion, cycle="main.c0002", store=line.store, ledger=Ledger())
     with pytest.raises(DormouseError, match="no cycle"):
         planning.run(line.config, line.sft, cycle="zero", store=line.store, ledger=Ledger())
