@@ -165,6 +165,28 @@ def test_no_flipped_bit_anywhere_is_read_as_something_else(tmp_path_factory: pyt
     assert (found.identity, found.provenance) == (artifact.identity, artifact.provenance), "a flip that goes unseen may change nothing"
 
 
+def test_a_flipped_bit_of_a_weight_is_refused_even_where_only_the_file_speaks(store: Store) -> None:
+    path = store.path(store.put_checkpoint(checkpoint(size=400), provenance(Kind.CHECKPOINT)))
+    data = bytearray(path.read_bytes())
+    data[-1000] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(DormouseError, match="do not match the identity"):
+        store.read_checkpoint(path)
+
+
+@ALL
+def test_a_sound_file_that_is_not_the_one_a_handle_names_is_refused(store: Store, which: str) -> None:
+    artifact = put(store, which)
+    other = artifact.provenance.model_copy(update={"run_id": "another"})
+    twin = Store(store.root / "twin")
+    made = {"record": lambda: twin.put_record(Note(text="hello"), other),
+            "table": lambda: twin.put_table(table(), ["key", "row"], other, volatile=["ms"]),
+            "checkpoint": lambda: twin.put_checkpoint(checkpoint(), other)}[which]()
+    store.path(artifact).write_bytes(twin.path(made).read_bytes())
+    with pytest.raises(DormouseError, match="not the .* that were written"):
+        read(store, artifact, which)
+
+
 @ALL
 def test_a_foreign_file_is_refused(store: Store, tmp_path: Path, which: str) -> None:
     path = tmp_path / "foreign"
