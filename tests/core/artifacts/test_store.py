@@ -183,7 +183,7 @@ def test_a_sound_file_that_is_not_the_one_a_handle_names_is_refused(store: Store
             "table": lambda: twin.put_table(table(), ["key", "row"], other, volatile=["ms"]),
             "checkpoint": lambda: twin.put_checkpoint(checkpoint(), other)}[which]()
     store.path(artifact).write_bytes(twin.path(made).read_bytes())
-    with pytest.raises(DormouseError, match="not the .* that were written"):
+    with pytest.raises(DormouseError, match=r"not the .* that were written"):
         read(store, artifact, which)
 
 
