@@ -22,6 +22,8 @@ from dormouse_core.verifiers.attempt import Attempt
 from dormouse_core.verifiers.judge import judge
 from dormouse_core.verifiers.verdict import Verdict, VerdictClass
 
+LUCK = 4.0
+"""Standard errors above its bound at which a null's rate is no longer luck: twelve bounds a report, three reports a loop."""
 Actor = Callable[[int, bytes], bytes]
 """(step, what is shown: the prompt, then each observation) -> action."""
 
@@ -128,10 +130,10 @@ def _bound(policy: BoundPolicy, pool: str, attempts: Sequence[Attempt], verdicts
 
 
 def guess_limit(guess_M: Sequence[float]) -> float:
-    """Highest rate a policy that knows nothing may show: the mean guess bound and three standard errors of as many guesses (of
-    at least one lucky one), at most 1."""
+    """Highest rate a policy that knows nothing may show: the mean guess bound and LUCK standard errors of as many guesses (of at least
+    one lucky one), at most 1."""
     m = len(guess_M)
     if not m:
         return 1.0
     g = np.asarray(guess_M, dtype=np.float64)
-    return float(min(1.0, g.mean() + 3 * np.sqrt(max((g * (1 - g)).sum(), 1.0)) / m))
+    return float(min(1.0, g.mean() + LUCK * np.sqrt(max((g * (1 - g)).sum(), 1.0)) / m))
