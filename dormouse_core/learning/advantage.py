@@ -68,6 +68,15 @@ def group_credit(return_G: np.ndarray, kappa: float, leave_one_out: bool) -> np.
     return credit / return_G.std() ** kappa if kappa else credit
 
 
+def mass(credit: Credit) -> dict[str, float]:
+    """How much is pushed and by how many steps: sums of credit above and below 0, and (sum |A|)^2 / sum A^2."""
+    a = credit.advantage_NK[credit.live_N]
+    total, square = float(np.abs(a).sum()), float(np.square(a).sum())
+    if square == 0:
+        return {}
+    return {"advantage_positive": float(a[a > 0].sum()), "advantage_negative": float(a[a < 0].sum()), "advantage_n_eff": total**2 / square}
+
+
 def not_taken(step: Step) -> float:
     """1 - pi(a|s): the probability, as sampled, that the policy writes anything but this step's bytes."""
     return float(-np.expm1(min(float(np.sum(step.log_probs, dtype=np.float64)), 0.0)))

@@ -22,7 +22,7 @@ from dormouse_core.artifacts.provenance import Artifact, Kind, Parent, Provenanc
 from dormouse_core.artifacts.store import Store
 from dormouse_core.config.run import RunConfig
 from dormouse_core.learning import loss, reward
-from dormouse_core.learning.advantage import estimate
+from dormouse_core.learning.advantage import estimate, mass
 from dormouse_core.learning.batches import step_batches
 from dormouse_core.learning.interleave import Interleave, interleave_seed, share_of, stored_rows
 from dormouse_core.learning.monitor import PARITY_LIMIT, Round, metrics, refuse_foreign, refuse_no_verdict, refuse_truncation
@@ -152,7 +152,7 @@ class _Session:
             self.ledger.count("rl.updates", outcomes[-1].applied)
             self.ledger.count("rl.updates_without_signal", not works)
         self.ledger.seconds["rl.update"] += time.perf_counter() - began
-        return metrics(round, rewards, credit.counts, _together(outcomes), rate)
+        return metrics(round, rewards, credit.counts, _together(outcomes), rate) | mass(credit)
 
     def _check_parity(self, first: Outcome, number: int) -> None:
         """Before the first update of a round, trainer and sampler are the same weights: their log-probs must agree."""
@@ -160,8 +160,8 @@ class _Session:
         if gap > PARITY_LIMIT:
             raise DormouseError(
                 f"round {number}: the trainer's log-prob of a sampled byte differs from the sampler's by {gap:.3g} before any update "
-                f"(limit {PARITY_LIMIT:g}). Their weights, temperature or support are not the same, so the update would push the wrong way. Roll "
-                "the round again with this version; if it stays, report it with the cycle's store.")
+                f"(limit {PARITY_LIMIT:g}). Their weights, temperature or support are not the same, and the update would push the wrong "
+                "way. Roll the round again with this version; if it stays, report it with the cycle's store.")
 
     # --- state
 

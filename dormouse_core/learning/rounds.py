@@ -72,7 +72,7 @@ class Rounds:
         of_tasks = Parent(role="tasks", kind=drawn.kind, identity=drawn.identity)
         of_base = Parent(role="base", kind=self.inputs["base"].kind, identity=self.inputs["base"].identity)
         rollouts = self.store.put_record(rollout_set(rolled, self.cycle, number, identity),
-                                         self._provenance(Kind.ROLLOUTS, (of_tasks, of_base)))
+                                         self._provenance(Kind.ROLLOUTS, (of_tasks, of_base)), stage.VOLATILE)
         self.ledger.seconds["rl.roll"] += time.perf_counter() - began
         began = time.perf_counter()
         named = {t.id: t for t in tasks}
