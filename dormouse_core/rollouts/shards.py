@@ -4,9 +4,9 @@
     <root>/rollouts/<cycle>/<key[:16]>.steps.parquet
     <root>/rollouts/<cycle>/<key[:16]>.shard.json            identities, file hashes, counts
 
-The key names what is owed (weights, round, tasks, rows, settings, code), so a stage that died finds what it finished. A shard
-without a whole commit record, or whose files are not the ones it names, is owed again and never read; a finished one is never
-written again, timings and all.
+The slot names what is owed (weights, round, tasks, rows, settings), the key adds the code that rolls it, so a stage that died
+finds what it finished and changed code starts afresh beside it. A shard without a whole commit record, or whose files are not
+the ones it names, is owed again and never read; a finished one is never written again, timings and all.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from dormouse_core.artifacts.atomic import write_atomic
+from dormouse_core.artifacts.code_version import code_version
 from dormouse_core.artifacts.identity import canonical, column_hashes, sha256
 from dormouse_core.artifacts.provenance import Kind
 from dormouse_core.config.base import Record
@@ -41,17 +42,23 @@ class TableFile(Record):
     """Canonical hash of the rows without what varies from run to run."""
 
 
-class ShardRecord(Record):
-    """The commit record: this shard is whole."""
+class ShardHead(Record):
+    """What is known of a shard before it is rolled."""
 
     key: str
+    slot: str
     cycle: str
     round: int
     policy: str
-    """Identity of the weights that sampled every trajectory of it."""
+    """Identity of the weights that sample every trajectory of it."""
     lfb_version: int
     code_version: str
     tasks: tuple[str, ...]
+
+
+class ShardRecord(ShardHead):
+    """The commit record: this shard is whole."""
+
     trajectories: TableFile
     steps: TableFile
     counts: dict[str, int]
@@ -70,18 +77,6 @@ def folder(root: Path, cycle: str) -> Path:
 
 def commit_path(root: Path, cycle: str, key: str) -> Path:
     return folder(root, cycle) / f"{key[:16]}.shard.json"
-
-
-class ShardHead(Record):
-    """What is known of a shard before it is rolled."""
-
-    key: str
-    cycle: str
-    round: int
-    policy: str
-    lfb_version: int
-    code_version: str
-    tasks: tuple[str, ...]
 
 
 def write_shard(root: Path, head: ShardHead, trajectories: Sequence[Trajectory], counts: dict[str, int]) -> ShardRecord:
@@ -110,11 +105,18 @@ def find_shard(root: Path, cycle: str, key: str) -> ShardRecord | None:
 
 
 def committed(root: Path, cycle: str | None = None) -> list[ShardRecord]:
-    """Commit records of every whole shard of a cycle (None: of all), in (cycle, round, key) order. Files are not hashed here."""
-    base = Path(root) / Kind.ROLLOUTS.value
-    paths = sorted(base.glob(f"{cycle or '*'}/*.shard.json"))
-    found = [r for p in paths if (r := _read_record(p)) is not None]
-    return sorted(found, key=lambda r: (r.cycle, r.round, r.key))
+    """Commit records of every whole shard of a cycle (None: of all), in (cycle, round, key) order. Files are not hashed here.
+
+    Where two versions of the code rolled the same slot, the present version's shard is given, else the one written last.
+    """
+    found: dict[tuple[str, str], tuple[bool, int, ShardRecord]] = {}
+    for path in sorted((Path(root) / Kind.ROLLOUTS.value).glob(f"{cycle or '*'}/[!.]*.shard.json")):
+        record = _read_record(path)
+        if record is not None:
+            ranked = (record.code_version == code_version(), path.stat().st_mtime_ns, record)
+            place = (record.cycle, record.slot)
+            found[place] = max(found.get(place, ranked), ranked, key=lambda r: r[:2])
+    return sorted((record for _, _, record in found.values()), key=lambda r: (r.cycle, r.round, r.key))
 
 
 def read_shards(root: Path, records: Iterable[ShardRecord]) -> list[Trajectory]:

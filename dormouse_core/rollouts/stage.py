@@ -35,6 +35,10 @@ GROUPS_PER_SHARD = 8
 _SPEED = {"lanes", "workers"}
 
 
+VOLATILE = ("shards",)
+"""Fields of a RolloutSet that vary from run to run: file hashes cover timings."""
+
+
 class RolloutSet(Record):
     """Payload of a ROLLOUTS artifact: which shards hold the trajectories."""
 
@@ -42,6 +46,8 @@ class RolloutSet(Record):
     round: int
     policy: str
     """Identity of the weights that sampled them."""
+    content: tuple[str, ...]
+    """Identities of the shards' contents: what this set is. `shards` also says when and by which files, which varies."""
     shards: tuple[ShardRecord, ...]
     trajectories: int
     forks: int
@@ -128,12 +134,13 @@ def run(config: RunConfig, tasks: Artifact, checkpoint: Artifact, *, cycle: str,
                Parent(role="policy", kind=checkpoint.kind, identity=checkpoint.identity))
     return store.put_record(payload, Provenance(
         kind=Kind.ROLLOUTS, stage=STAGE, parents=parents, config_sha256=config.sha256(), code_version=code_version(),
-        seed=config.runtime.seed, counters=ledger.counters(), run_id=run_id))
+        seed=config.runtime.seed, counters=ledger.counters(), run_id=run_id), VOLATILE)
 
 
 def rollout_set(done: Round, cycle: str, round: int, policy_identity: str) -> RolloutSet:
     """The payload that names a round's shards."""
-    return RolloutSet(cycle=cycle, round=round, policy=policy_identity, shards=done.shards, trajectories=len(done.trajectories),
+    return RolloutSet(cycle=cycle, round=round, policy=policy_identity, content=tuple(r.identity for r in done.shards),
+                      shards=done.shards, trajectories=len(done.trajectories),
                       forks=sum(t.parent_id != "" for t in done.trajectories),
                       bytes=sum(s.tokens for t in done.trajectories for s in t.sampled_steps))
 
@@ -164,9 +171,9 @@ def _shards(tasks: Sequence[Task], config: RunConfig, origin: Origin, root: Path
     for i in range(0, len(tasks), GROUPS_PER_SHARD):
         part = tuple(tasks[i : i + GROUPS_PER_SHARD])
         names = tuple(t.id for t in part)
-        key = sha256(canonical([origin.policy, origin.lfb_version, origin.cycle, origin.round, origin.seed, names, settings, forks]),
-                     code_version().encode())
-        head = ShardHead(key=key, cycle=origin.cycle, round=origin.round, policy=origin.policy, lfb_version=origin.lfb_version,
+        slot = sha256(canonical([origin.policy, origin.lfb_version, origin.cycle, origin.round, origin.seed, names, settings, forks]))
+        key = sha256(slot.encode(), code_version().encode())
+        head = ShardHead(key=key, slot=slot, cycle=origin.cycle, round=origin.round, policy=origin.policy, lfb_version=origin.lfb_version,
                          code_version=code_version(), tasks=names)
         shards.append(_Shard(root, head, part, origin, config.roll, forks))
     return shards

@@ -15,6 +15,7 @@ from dormouse_core.tasks.task import Split, Task
 from tests.core.rollouts.made import changed
 
 LENGTH = 40
+SETTINGS = ["roll.temperature=1.0", "roll.fork_share=0.5", "roll.fork_entropy=0.3"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,7 +25,7 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def config() -> RunConfig:
-    return resolve("tiny", sets=["roll.temperature=1.0", "roll.fork_share=0.5", "roll.fork_entropy=0.3"])
+    return resolve("tiny", sets=SETTINGS)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dormouse_core.artifacts.code_version import code_version
 from dormouse_core.envs.environment import StopReason
 from dormouse_core.ledger import DormouseError
 from dormouse_core.rollouts.schema import from_tables, to_tables
@@ -56,7 +57,8 @@ def test_tables_give_back_every_bit(made):
         assert (before.probe, before.verifier_kind, before.div_gate_fired) == (after.probe, after.verifier_kind, after.div_gate_fired)
 
 
-HEAD = ShardHead(key="k" * 64, cycle="main.c0000", round=2, policy="weights", lfb_version=0, code_version="code", tasks=("task",))
+HEAD = ShardHead(key="k" * 64, slot="s" * 64, cycle="main.c0000", round=2, policy="weights", lfb_version=0, code_version="code",
+                 tasks=("task",))
 
 
 def _files(root: Path) -> dict[str, bytes]:
@@ -145,3 +147,17 @@ def test_a_full_disk_leaves_the_shard_owed(tmp_path, monkeypatch):
     assert find_shard(tmp_path, "main.c0000", HEAD.key) is None and committed(tmp_path) == []
     assert not [p for p in folder(tmp_path, "main.c0000").iterdir() if "writing" in p.name]
     assert math.isclose(read_shards(tmp_path, [write_shard(tmp_path, HEAD, [_trajectory()], {})])[0].temperature, 1.0)
+
+
+def test_a_slot_rolled_by_two_versions_of_the_code_is_shown_once_and_both_files_stay(tmp_path):
+    old = write_shard(tmp_path, HEAD, [_trajectory()], {})
+    new = write_shard(tmp_path, HEAD.model_copy(update={"key": "n" * 64, "code_version": code_version()}), [_trajectory()], {})
+    assert committed(tmp_path) == [new]
+    assert read_shards(tmp_path, [old]) and read_shards(tmp_path, [new])
+
+
+def test_a_commit_record_still_under_its_temporary_name_does_not_count(tmp_path):
+    write_shard(tmp_path, HEAD, [_trajectory()], {})
+    path = commit_path(tmp_path, "main.c0000", HEAD.key)
+    path.rename(path.with_name(f".writing-1-{path.name}"))
+    assert committed(tmp_path) == []
