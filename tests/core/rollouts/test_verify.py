@@ -51,7 +51,8 @@ def stored(store: Store, tasks: list[Task], trajectories: list[Trajectory]) -> t
     head = ShardHead(key="k" * 64, cycle="main.c0000", round=0, policy="w" * 64, lfb_version=0, code_version="0",
                      tasks=tuple(t.id for t in tasks))
     shard = write_shard(store.root, head, trajectories, {})
-    payload = RolloutSet(cycle="main.c0000", round=0, policy="w" * 64, shards=(shard,), trajectories=len(trajectories), forks=0, bytes=0)
+    payload = RolloutSet(cycle="main.c0000", round=0, policy="w" * 64, content=(shard.identity,), shards=(shard,),
+                         trajectories=len(trajectories), forks=0, bytes=0)
     return store.put_record(payload, provenance(Kind.ROLLOUTS)), store.put_table(tasks_to_table(tasks), KEYS, provenance(Kind.TASKS))
 
 
