@@ -26,7 +26,8 @@ def two_groups() -> tuple[list[Trajectory], Credit]:
 
 
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=200), st.integers(1, 40), st.integers(0, 5), st.integers(0, 5))
-def test_every_row_once_an_epoch_and_the_order_is_a_function_of_seed_and_epoch(lengths: list[int], batch: int, seed: int, epoch: int) -> None:
+def test_every_row_once_an_epoch_and_the_order_is_a_function_of_seed_and_epoch(
+        lengths: list[int], batch: int, seed: int, epoch: int) -> None:
     order = epoch_order(lengths, batch, seed, epoch)
     assert sorted(np.concatenate(order).tolist()) == list(range(len(lengths)))
     assert all(len(b) <= batch for b in order)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from dormouse_core.policy.build import build_policy
 
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.config.stages import GroupAdvantage, RewardConfig, RlConfig
@@ -18,7 +17,7 @@ from dormouse_core.learning.rows import rendered
 from dormouse_core.learning.update import RlWork, base_log_probs, gradient
 from dormouse_core.ledger import Ledger
 from dormouse_core.policy.heads import action_log_probs
-from dormouse_core.policy.model import Policy
+from dormouse_core.policy.model import Policy, build_policy
 from dormouse_core.rollouts.trajectory import Trajectory
 from tests.core.learning.made import step, task, trajectory, verdict
 
@@ -135,7 +134,8 @@ def test_kl_is_exact_over_the_bytes_and_zero_with_zero_gradient_at_the_base(poli
 
 def test_value_regression_moves_the_value_head_alone(policy: Policy) -> None:
     ts, credit = episodes()
-    batch = replace(step_batches(ts, credit, "prompt_mean", 1)[0], advantage_S=np.zeros_like(step_batches(ts, credit, "prompt_mean", 1)[0].weight_S))
+    batch = step_batches(ts, credit, "prompt_mean", 1)[0]
+    batch = replace(batch, advantage_S=np.zeros_like(batch.advantage_S))
     part = gradient(policy, RlWork(batch, replace(PLAIN, value=1.0)))
     sizes, offset, moved = {n: p.numel() for n, p in policy.named_parameters()}, 0, []
     for name in part.touched:
@@ -147,10 +147,12 @@ def test_value_regression_moves_the_value_head_alone(policy: Policy) -> None:
 
 def test_entropy_bonus_raises_entropy(policy: Policy) -> None:
     ts, credit = episodes()
-    batch = replace(step_batches(ts, credit, "prompt_mean", 1)[0])
+    batch = step_batches(ts, credit, "prompt_mean", 1)[0]
     batch = replace(batch, advantage_S=np.zeros_like(batch.advantage_S))
+
     def mean_entropy() -> float:
         return rl_loss(policy, batch, PLAIN, None)[1]["entropy_sum"]
+
     before = mean_entropy()
     part = gradient(policy, RlWork(batch, replace(PLAIN, entropy=1.0)))
     offset, parameters = 0, dict(policy.named_parameters())
@@ -189,10 +191,10 @@ CHAT = [[Span(Role.PROMPT, b"2+2?"), Span(Role.ASSISTANT, b"4")], [Span(Role.PRO
 
 def test_text_loss_is_the_mean_over_assistant_bytes_of_the_action_distribution(policy: Policy) -> None:
     rows = rendered(CHAT)
-    total = sum(float(text_loss(policy, b, 0.0)[0]) for b in text_batch(rows.streams, rows.masks, rows.observed, 0.0, 2))
+    total = sum(text_loss(policy, b, 0.0)[0].item() for b in text_batch(rows.streams, rows.masks, rows.observed, 0.0, 2))
     nll, n = 0.0, 0
     for stream, mask in zip(rows.streams, rows.masks, strict=True):
-        log_probs = action_log_probs(policy(torch.from_numpy(stream.astype(np.int64))[None]).logits_BLV[0])
+        log_probs = action_log_probs(policy(torch.from_numpy(stream.astype(np.int64))[None]).logits_BLV[0]).detach()
         for t in np.flatnonzero(mask):
             nll -= float(log_probs[t - 1, stream[t]])
             n += 1
@@ -201,14 +203,14 @@ def test_text_loss_is_the_mean_over_assistant_bytes_of_the_action_distribution(p
 
 def test_changing_a_user_byte_after_the_last_answer_changes_no_loss_and_no_user_byte_is_a_target(policy: Policy) -> None:
     rows = rendered([[Span(Role.PROMPT, b"a"), Span(Role.ASSISTANT, b"b"), Span(Role.PROMPT, last)] for last in (b"xx", b"yz")])
-    losses = [float(text_loss(policy, text_batch([s], [m], [o], 0.0)[0], 0.25)[0]) for s, m, o in zip(rows.streams, rows.masks, rows.observed,
-                                                                                                   strict=True)]
+    losses = [text_loss(policy, text_batch([s], [m], [o], 0.0)[0], 0.25)[0].item()
+              for s, m, o in zip(rows.streams, rows.masks, rows.observed, strict=True)]
     assert losses[0] == losses[1]
 
 
 def test_observation_loss_adds_the_mean_over_observation_bytes(policy: Policy) -> None:
     rows = rendered(CHAT)
-    off = float(text_loss(policy, text_batch(rows.streams, rows.masks, rows.observed, 0.0)[0], 0.0)[0])
-    on = float(text_loss(policy, text_batch(rows.streams, rows.masks, rows.observed, 1.0)[0], 0.0)[0])
-    only = float(text_loss(policy, text_batch(rows.streams, rows.observed, rows.masks, 0.0)[0], 0.0)[0])
+    off = text_loss(policy, text_batch(rows.streams, rows.masks, rows.observed, 0.0)[0], 0.0)[0].item()
+    on = text_loss(policy, text_batch(rows.streams, rows.masks, rows.observed, 1.0)[0], 0.0)[0].item()
+    only = text_loss(policy, text_batch(rows.streams, rows.observed, rows.masks, 0.0)[0], 0.0)[0].item()
     assert on == pytest.approx(off + only, rel=1e-5)

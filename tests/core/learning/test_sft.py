@@ -42,7 +42,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Artifact]:
 
 def test_a_row_with_nothing_under_loss_is_refused_and_named() -> None:
     good = [Span(Role.PROMPT, b"q"), Span(Role.ASSISTANT, b"a")]
-    with pytest.raises(DormouseError, match="row 1 .*no byte under loss"):
+    with pytest.raises(DormouseError, match=r"row 1 .*no byte under loss"):
         rendered([good, [Span(Role.PROMPT, b"q")]])
 
 
@@ -52,7 +52,8 @@ def test_with_mask_all_every_content_byte_is_a_target_and_no_tag_is() -> None:
 
 
 def test_observation_mask_marks_observation_content_alone() -> None:
-    rows = rendered([[Span(Role.PROMPT, b"q\x01"), Span(Role.ASSISTANT, b"a"), Span(Role.OBSERVATION, b"o\x04!"), Span(Role.ASSISTANT, b"b")]])
+    answer = Span(Role.ASSISTANT, b"a")
+    rows = rendered([[Span(Role.PROMPT, b"q\x01"), answer, Span(Role.OBSERVATION, b"o\x04!"), answer]])
     stream = rows.streams[0].tobytes()
     assert bytes(rows.streams[0][rows.observed[0]]) == b"o\x10D!"
     assert not np.any(rows.observed[0] & rows.masks[0]) and stream.count(b"\x04") == 1
