@@ -2,9 +2,8 @@
 
 Prompts, role tags, observations and replayed prefixes are forced; the policy's own bytes are sampled. A lane that finishes is
 refilled from the queue at once; when the queue is empty and lanes fall idle, the batch narrows. A group's prompt is prefilled
-once (each prompt alone, so nothing else decides its bits) and its state copied into the rows. With `keep_snapshots` every
-later step boundary (the state just before the assistant tag) is kept, so that a fork costs a copy; without one the prefix is
-replayed byte for byte, to the same bits.
+once and its state copied into the rows. With `keep_snapshots` every later step boundary (the state just before the assistant
+tag) is kept, so that a fork costs a copy; without one the prefix is replayed byte for byte, to the same bits.
 Nothing is drawn from anything but a row's own keys, so lanes, order, batch-mates and processes change no byte.
 Not here: which episodes are owed (request), forks (forks), files (shards).
 """
@@ -22,6 +21,7 @@ from dormouse_core.envs.registry import environment
 from dormouse_core.ledger import Ledger
 from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.policy.model import Policy
+from dormouse_core.policy.state import MIN_ROWS
 from dormouse_core.rollouts.episode import Episode, Next
 from dormouse_core.rollouts.lanes import Lanes
 from dormouse_core.rollouts.request import RolloutRequest
@@ -29,9 +29,7 @@ from dormouse_core.rollouts.sampling import draw, log_probs
 from dormouse_core.rollouts.snapshots import Boundary, Snapshots
 from dormouse_core.rollouts.trajectory import Start, Trajectory
 
-ALIKE = 32
-"""Decoded batches are whole multiples of this many rows, idle ones included: CPU kernels run the last `n mod 32` numbers of a
-tensor, and products of few rows, by routines that round otherwise, so only then has a row the same bits in any batch."""
+PREFILL_BATCH = 64
 
 
 def roll(policy: Policy, requests: Sequence[RolloutRequest], config: RolloutConfig, ledger: Ledger) -> Iterator[Trajectory]:
@@ -53,8 +51,8 @@ class Engine:
         self.keep_snapshots = keep_snapshots
         self.environment_of = environment_of
         self.queue: deque[Episode] = deque()
-        self.lanes = Lanes(ALIKE)
-        self.state = policy.initial_state(ALIKE)
+        self.lanes = Lanes(0)
+        self.state = policy.initial_state(0)
         self.snapshots = Snapshots(policy.initial_state, prompts=max(config.lanes // 2, 8))
         self.ticks, self.lane_ticks, self.busy_ticks = 0, 0, 0
 
@@ -86,7 +84,7 @@ class Engine:
         self._resize()
         admitted: list[tuple[int, Episode]] = []
         dead: list[Trajectory] = []
-        idle = deque(self.lanes.idle()[: self.most - self.lanes.busy] if self.queue else ())
+        idle = deque(self.lanes.idle() if self.queue else ())
         while self.queue and idle:
             episode = self.queue.popleft()
             if self._begin(episode):
@@ -97,10 +95,10 @@ class Engine:
         return dead
 
     def _resize(self) -> None:
-        """As many rows as are owed, in whole multiples of ALIKE; live rows move to the front. Narrows only when that halves it."""
-        owed = min(self.lanes.busy + len(self.queue), self.most)
-        wanted = max(-(-owed // ALIKE), 1) * ALIKE
-        if wanted > self.lanes.width or 2 * wanted <= self.lanes.width:
+        """As wide as what is owed, in steps of MIN_ROWS up to `lanes`; live rows move to the front."""
+        owed = self.lanes.busy + len(self.queue)
+        wanted = min(-(-owed // MIN_ROWS) * MIN_ROWS, self.most)
+        if wanted != self.lanes.width:
             rows = self.lanes.resize(wanted)
             state = self.policy.initial_state(wanted)
             if len(rows):
@@ -131,11 +129,16 @@ class Engine:
         self.state.copy_([row for row, _ in admitted], self.snapshots.state, slots)
 
     def _prefill(self, prompts: Sequence[bytes], needed: frozenset[bytes]) -> None:
-        """Run each prompt, and keep the state after it."""
+        """Run prompts, equal lengths together, and keep the state after each."""
         started = time.perf_counter()
+        by_length: dict[int, list[bytes]] = {}
         for stream in prompts:
-            ids = torch.tensor([list(stream)], device=self.device)
-            self.snapshots.keep_prompt(stream, self.policy(ids).state, needed)
+            by_length.setdefault(len(stream), []).append(stream)
+        for streams in by_length.values():
+            for i in range(0, len(streams), PREFILL_BATCH):
+                part = streams[i : i + PREFILL_BATCH]
+                after = self.policy(torch.tensor([list(stream) for stream in part], device=self.device)).state
+                self.snapshots.keep_prompts(part, after, needed)
         self.ledger.seconds["rollouts.prefill"] += time.perf_counter() - started
 
     # --- one byte for every lane

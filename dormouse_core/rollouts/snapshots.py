@@ -27,15 +27,16 @@ class Snapshots:
         self._steps: dict[Boundary, tuple[int, bytes]] = {}
         self._step_limit = max(limit_bytes // max(len(self.state.row_bytes(0)), 1), 1)
 
-    def keep_prompt(self, stream: bytes, after: State, needed: frozenset[bytes]) -> None:
-        """Keep row 0 of `after` as the state behind a prompt; the oldest prompt not in `needed` makes room."""
-        if len(self._prompts) >= self._prompt_limit:
+    def keep_prompts(self, streams: Sequence[bytes], after: State, needed: frozenset[bytes]) -> None:
+        """Keep rows 0.. of `after` as the states behind these prompts; the oldest prompts not in `needed` make room."""
+        while len(self._prompts) + len(streams) > self._prompt_limit:
             old = next((p for p in self._prompts if p not in needed), None)
-            if old is not None:
-                self._free.append(self._prompts.pop(old))
-        slot = self._slot()
-        self.state.copy_([slot], after, [0])
-        self._prompts[stream] = slot
+            if old is None:
+                break
+            self._free.append(self._prompts.pop(old))
+        slots = [self._slot() for _ in streams]
+        self.state.copy_(slots, after, range(len(slots)))
+        self._prompts.update(zip(streams, slots, strict=True))
 
     def prompt(self, stream: bytes) -> int | None:
         """Slot of the state after a prompt."""
