@@ -5,7 +5,8 @@ from dormouse_pipeline.stage_runner import loop_asset, parent_of, plan_of, run_s
 
 
 @loop_asset(kinds={"parquet"})
-def failure_memory(context: dg.AssetExecutionContext, rollouts: Artifact, verified_trajectories: Artifact) -> dg.MaterializeResult[Artifact]:
+def failure_memory(context: dg.AssetExecutionContext, rollouts: Artifact,
+                   verified_trajectories: Artifact) -> dg.MaterializeResult[Artifact]:
     """What nobody solved: diagnosis, task and state digest of each, added to the memory of the cycle before. Never the failed answer."""
     from dormouse_core.evolution import failure_memory as stage
 

@@ -74,8 +74,8 @@ def carried_into(instance: dg.DagsterInstance, key: CycleKey) -> Carried:
     plan = lineage.latest(instance, "cycle_plan", before)
     missing = [CARRIED[role] for role, made in found.items() if made is None] + ([] if plan else ["cycle_plan"])
     if missing:
-        raise DormouseError(f"{key} starts from what {before} left, and {before} has no {', '.join(missing)} from a run that ended well: run the "
-                            "cycles of a line in order")
+        raise DormouseError(f"{key} starts from what {before} left, and {before} has no {', '.join(missing)} from a run that ended well: "
+                            "run the cycles of a line in order")
     return Carried(before, {role: made for role, made in found.items() if made is not None}, plan)
 
 

@@ -19,10 +19,12 @@ def line_chart(title: str, x_N: Sequence[float], series: Mapping[str, Sequence[f
     last = last if last > first else first + 1.0
 
     def place(x: float, y: float) -> str:
-        return f"{MARGIN + (x - first) / (last - first) * (WIDTH - MARGIN - 8):.1f},{HEIGHT - 22 - (y - low) / (high - low) * (HEIGHT - 44):.1f}"
+        across = MARGIN + (x - first) / (last - first) * (WIDTH - MARGIN - 8)
+        return f"{across:.1f},{HEIGHT - 22 - (y - low) / (high - low) * (HEIGHT - 44):.1f}"
 
     marks = []
-    for colour, (name, row) in zip(_COLOURS * len(series), series.items(), strict=False):
+    for number, (name, row) in enumerate(series.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
         runs: list[list[str]] = [[]]
         for x, y in zip(x_N, row, strict=True):
             if y is None:
@@ -30,7 +32,7 @@ def line_chart(title: str, x_N: Sequence[float], series: Mapping[str, Sequence[f
             else:
                 runs[-1].append(place(x, y))
         marks += [f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{" ".join(run)}"/>' for run in runs if run]
-        marks.append(f'<text x="{MARGIN + 90 * (len(marks) and list(series).index(name))}" y="{HEIGHT - 4}" fill="{colour}">{escape(name)}</text>')
+        marks.append(f'<text x="{MARGIN + 90 * number}" y="{HEIGHT - 4}" fill="{colour}">{escape(name)}</text>')
     axis = f'<text x="2" y="26">{high:.3g}</text><text x="2" y="{HEIGHT - 24}">{low:.3g}</text>'
     svg = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="10">'
            f'<text x="{MARGIN}" y="11" font-weight="bold">{escape(title)}</text>{axis}{"".join(marks)}</svg>')

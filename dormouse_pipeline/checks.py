@@ -6,7 +6,7 @@ not, so each blocking rule also stands in the code of the stage it protects, ove
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 
@@ -82,8 +82,8 @@ def _canaries(made: Made) -> Outcome:
 
 def _below_uniform(made: Made) -> Outcome:
     bits = made.store.read_checkpoint(made.artifact).state["bits_per_byte"]
-    return Outcome(bits["model"] < bits["uniform"], f"{bits['model']:.3f} bits a byte; counting bytes alone gives {bits['unigram']:.3f}, five "
-                   f"bytes of context {bits['five_gram']:.3f}", {name: float(value) for name, value in bits.items()})
+    return Outcome(bits["model"] < bits["uniform"], f"{bits['model']:.3f} bits a byte; counting bytes alone gives {bits['unigram']:.3f}, "
+                   f"five bytes of context {bits['five_gram']:.3f}", {name: float(value) for name, value in bits.items()})
 
 
 def _bounds(made: Made) -> Outcome:
@@ -127,6 +127,7 @@ no_verdict_share = Edge("no_verdict_share", "Too many trajectories without a ver
 canaries = Edge("canaries", "A right, a wrong and a lying program ride in every exec batch; each must be judged as what it is.", _canaries)
 below_uniform = Edge("below_uniform", "The base must have learned something: fewer bits a byte than a uniform guess.", _below_uniform,
                      blocking=False)
-suite_bounds = Edge("suite_bounds", "Policies that know nothing and the one that knows everything bound every suite.", _bounds, blocking=False)
-collapse_regime = Edge("collapse_regime", "A collapsed candidate is not promoted; promotion itself refuses it and carries the incumbent over.",
-                       _collapse, blocking=False)
+suite_bounds = Edge("suite_bounds", "Policies that know nothing and the one that knows everything bound every suite.", _bounds,
+                    blocking=False)
+collapse_regime = Edge("collapse_regime", "A collapsed candidate is not promoted: promotion itself refuses it and carries the incumbent "
+                       "over.", _collapse, blocking=False)

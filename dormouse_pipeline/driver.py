@@ -95,7 +95,8 @@ class Driver:
         for number in reversed(range(self.cycles)):
             plan = lineage.latest(instance, "cycle_plan", str(CycleKey(self.line, number)))
             if plan is not None and plan.config is not None:
-                refuse_drift(with_free_settings(RunConfig.model_validate(plan.config), config), config, f"line {self.line} ({plan.artifact.path})")
+                stored = with_free_settings(RunConfig.model_validate(plan.config), config)
+                refuse_drift(stored, config, f"line {self.line} ({plan.artifact.path})")
                 return
 
     def _owed_base(self, instance: dg.DagsterInstance, config: RunConfig) -> list[str]:

@@ -26,10 +26,11 @@ def facts_of(made: "Made", seconds: float) -> Facts:
     return reader(made, seconds) if reader else {}
 
 
-def headline(facts: Facts) -> str:
-    """The plain numbers and words of facts on one line, for a log."""
-    return "  ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items()
-                     if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) < 80))
+def headline(facts: Facts, most: int = 7) -> str:
+    """The first plain numbers and words of facts on one line, for a log."""
+    plain = {name: value for name, value in facts.items() if "/" not in name and "sha256" not in name and (
+        isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) < 40))}
+    return "  ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in list(plain.items())[:most])
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.TextMetadataValue:
@@ -64,8 +65,8 @@ def _sft(made: "Made", seconds: float) -> Facts:
     curve = state["curve"]
     chart = _chart("loss in nats a byte over steps", [p["step"] for p in curve],
                    {"held-out": [p["heldout"] for p in curve], "train": [p.get("train") for p in curve]})
-    return {"best_loss": float(state["best_loss"]), "best_step": int(state["best_step"]), "steps": int(state["step"]), "ended": state["ended"],
-            "rows": int(state["rows"]), "steps_per_second": state["step"] / max(seconds, 1e-9)} | chart
+    return {"best_loss": float(state["best_loss"]), "best_step": int(state["best_step"]), "steps": int(state["step"]),
+            "ended": state["ended"], "rows": int(state["rows"]), "steps_per_second": state["step"] / max(seconds, 1e-9)} | chart
 
 
 def _rl(made: "Made", seconds: float) -> Facts:
@@ -104,17 +105,19 @@ def _verdicts(made: "Made", seconds: float) -> Facts:
     counted = summary(verdicts)
     decided = Counter((v.kind.value, v.verdict.value, v.decided_by) for v in verdicts)
     layers = sorted({layer for v in verdicts for layer in v.layers})
+    rate = counted.verdicts / max(seconds, 1e-9)
     return {"verdicts": counted.verdicts, "pass_share": counted.pass_share, "no_verdict_share": counted.no_verdict_share,
-            "verdicts_per_second": counted.verdicts / max(seconds, 1e-9), "dagster/row_count": counted.verdicts,
+            "verdicts_per_second": rate, "dagster/row_count": counted.verdicts,
             "classes": table({"class": name, "n": n} for name, n in counted.by_class.items()),
-            "decisions": table({"verifier": kind, "class": name, "decided by": by, "n": n} for (kind, name, by), n in decided.most_common()),
+            "decisions": table({"verifier": kind, "class": name, "decided by": by, "n": n}
+                               for (kind, name, by), n in decided.most_common()),
             "isolation": ", ".join(f"{name} {n}" for name, n in counted.by_isolation.items()), "layers": " ".join(layers) or "none",
             "verifier_sha256": verdicts[0].verifier_sha256 if verdicts else ""}
 
 
 def _cells(cells: "Iterable[CellState]") -> dg.TableMetadataValue | dg.TextMetadataValue:
-    return table({"cell": c.name, "pool": c.pool, "band": str(c.band), "rate": round(c.rate, 3), "low": round(c.rate_low, 3),
-                  "high": round(c.rate_high, 3), "tried": c.tried, "share": round(c.weight, 4), "factor": c.factor} for c in cells)
+    return table({"cell": c.name, "pool": c.pool, "band": str(c.band), "rate": c.rate, "low": c.rate_low,
+                  "high": c.rate_high, "tried": c.tried, "share": round(c.weight, 4), "factor": c.factor} for c in cells)
 
 
 def _plan(made: "Made", seconds: float) -> Facts:
@@ -137,7 +140,8 @@ def _failures(made: "Made", seconds: float) -> Facts:
     rows = made.store.read_table(made.artifact).to_pylist()
     causes = Counter((f"{r['family']}/d{r['difficulty']}", r["verdict"], r["decided_by"]) for r in rows)
     return {"unsolved_tasks": len(rows), "new": made.counter("failure_memory.new"), "dagster/row_count": len(rows),
-            "diagnoses": table({"cell": cell, "class": verdict, "decided by": by, "tasks": n} for (cell, verdict, by), n in causes.most_common(40))}
+            "diagnoses": table({"cell": cell, "class": verdict, "decided by": by, "tasks": n}
+                               for (cell, verdict, by), n in causes.most_common(40))}
 
 
 def _collapse(made: "Made", seconds: float) -> Facts:
@@ -188,7 +192,7 @@ def _promotion(made: "Made", seconds: float) -> Facts:
 
 
 READERS: dict[Kind, Callable[["Made", float], Facts]] = {
-    Kind.ROLLOUTS: _rollouts, Kind.VERDICTS: _verdicts, Kind.CYCLE_PLAN: _plan, Kind.CURRICULUM: _curriculum, Kind.FAILURE_MEMORY: _failures,
-    Kind.COLLAPSE_REPORT: _collapse, Kind.HOLDOUT_VERDICT: _holdout, Kind.STRATEGY_REVIEW: _review, Kind.PROMOTION: _promotion}
+    Kind.ROLLOUTS: _rollouts, Kind.VERDICTS: _verdicts, Kind.CYCLE_PLAN: _plan, Kind.CURRICULUM: _curriculum,
+    Kind.FAILURE_MEMORY: _failures, Kind.COLLAPSE_REPORT: _collapse, Kind.HOLDOUT_VERDICT: _holdout, Kind.STRATEGY_REVIEW: _review, Kind.PROMOTION: _promotion}
 CHECKPOINTS: dict[str, Callable[["Made", float], Facts]] = {
     "pretrained_checkpoint": _pretrained, "sft_checkpoint": _sft, "rl_checkpoint": _rl}

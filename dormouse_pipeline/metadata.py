@@ -3,7 +3,7 @@
 Numbers are plain metadata, so Dagster plots them over the cycles; pictures are small inline SVG (events are stored whole).
 """
 
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 

@@ -43,7 +43,7 @@ def next_cycle(instance: dg.DagsterInstance, last: CycleKey) -> dg.RunRequest | 
         return f"line {last.line} has run its {budget} cycles"
     tags = {CYCLES_TAG: str(budget), DRIVER_TAG: "sensor", "dormouse/parent_run": promoted.run_id}
     return dg.RunRequest(run_key=f"{last.next}-{promoted.data_version[:16]}", partition_key=str(last.next),
-                         run_config=dict(run.run_config), tags=tags)
+                         run_config={"resources": run.run_config.get("resources", {})}, tags=tags)
 
 
 def _requests(instance: dg.DagsterInstance) -> Iterator[dg.RunRequest | str]:

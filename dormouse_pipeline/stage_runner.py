@@ -56,7 +56,8 @@ def settled_config(context: dg.AssetExecutionContext) -> RunConfig:
     if context.has_partition_key and context.asset_key.to_user_string() != "cycle_plan":
         plan = _plan_record(context)
         if plan.config is None:
-            raise dg.Failure(f"the cycle_plan of {context.partition_key} holds no configuration: materialise it again.", allow_retries=False)
+            raise dg.Failure(f"the cycle_plan of {context.partition_key} holds no configuration: materialise it again.",
+                             allow_retries=False)
         return RunConfig.model_validate(plan.config)
     return launched_config(context)
 

@@ -5,6 +5,7 @@ Not here: the curriculum of a cycle (evolution), evaluation suites (config.suite
 """
 
 import tomllib
+from itertools import zip_longest
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -25,14 +26,16 @@ _REDRAWS = 50
 
 
 class EnvSpec(Record):
-    """What to draw. Cells are every named family at every difficulty of the range."""
+    """What to draw: the cells named, and every family named at every difficulty of the range."""
 
     pools: tuple[Pool, ...] = ()
     """All families of these pools."""
     families: tuple[str, ...] = ()
     """These families, beside the pools'."""
     difficulty: tuple[int, int] = (0, MAX_DIFFICULTY)
-    """First and last difficulty, both drawn."""
+    """First and last difficulty of pools and families, both drawn."""
+    cells: tuple[str, ...] = ()
+    """Single cells, e.g. `gcd/d2`."""
     max_steps: int | None = Field(None, ge=1)
     """Cap on a task's own step limit."""
     byte_budget: int | None = Field(None, ge=1)
@@ -40,15 +43,18 @@ class EnvSpec(Record):
     seed: int | None = Field(None, ge=0)
     """Root of the draws; the run's seed where absent."""
 
-    def cells(self) -> list[tuple[str, int]]:
-        """(family, difficulty) in the registry's order. Raises DormouseError when there is none."""
+    def chosen(self) -> list[tuple[str, int]]:
+        """(family, difficulty), pools in turn, easy cells first. Raises DormouseError when there is none."""
         named = {family(name).name for name in self.families}
-        chosen = [f.name for f in families().values() if f.name in named or f.pool in self.pools]
-        found = [(name, level) for name in chosen for level in range(self.difficulty[0], self.difficulty[1] + 1)]
-        if not found:
-            raise DormouseError(f"the environment spec names no cell to draw from: give pools ({', '.join(Pool)}), families, and a difficulty "
-                                f"range inside 0 to {MAX_DIFFICULTY}")
-        return found
+        families_ = [f for f in families().values() if f.name in named or f.pool in self.pools]
+        levels = range(self.difficulty[0], self.difficulty[1] + 1)
+        found = [(f.name, level) for level in levels for f in families_] + [_cell(name) for name in self.cells]
+        by_pool = [[c for c in dict.fromkeys(found) if family(c[0]).pool is pool] for pool in Pool]
+        turns = [cell for turn in zip_longest(*by_pool) for cell in turn if cell is not None]
+        if not turns:
+            raise DormouseError(f"the environment spec names no cell to draw from: give pools ({', '.join(Pool)}), families with a "
+                                f"difficulty range inside 0 to {MAX_DIFFICULTY}, or cells such as gcd/d2")
+        return turns
 
 
 def load_spec(name: str) -> EnvSpec:
@@ -59,23 +65,29 @@ def load_spec(name: str) -> EnvSpec:
     if parts and all(part in set(Pool) for part in parts):
         return EnvSpec(pools=tuple(Pool(part) for part in parts))
     if name in packaged_suites():
-        cells = load_suite(name).role("train")
-        levels = [cell.difficulty for cell in cells]
-        return EnvSpec(families=tuple(dict.fromkeys(cell.family for cell in cells)), difficulty=(min(levels), max(levels)))
+        return EnvSpec(cells=tuple(cell.name for cell in load_suite(name).role("train")))
+    if name in families():
+        return EnvSpec(families=(name,))
+    if name.partition("/d")[0] in families():
+        return EnvSpec(cells=(name,))
+    raise DormouseError(f"no environment {name!r}; name a pool ({', '.join(Pool)}), a family ({', '.join(families())}), a cell such as "
+                        f"gcd/d2, a packaged suite ({', '.join(packaged_suites())}) or a spec file ending in .toml")
+
+
+def _cell(name: str) -> tuple[str, int]:
     head, mark, level = name.partition("/d")
-    if head in families() and (not mark or level.isdigit()):
-        return EnvSpec(families=(head,), difficulty=(int(level), int(level)) if mark else (0, MAX_DIFFICULTY))
-    raise DormouseError(f"no environment {name!r}; name a pool ({', '.join(Pool)}), a family ({', '.join(families())}), a cell such as gcd/d2, "
-                        f"a packaged suite ({', '.join(packaged_suites())}) or a spec file ending in .toml")
+    if not mark or not level.isdigit() or int(level) > MAX_DIFFICULTY:
+        raise DormouseError(f"{name!r} is no cell: write family/dN with N from 0 to {MAX_DIFFICULTY}, e.g. gcd/d2")
+    return family(head).name, int(level)
 
 
 def spec_tasks(spec: EnvSpec, n: int, seed: int, max_steps: int | None = None, verifier: str | None = None) -> list[Task]:
     """n distinct training tasks, cell by cell in turn; only those of one verifier kind where one is named. A function of its
     arguments alone. Raises DormouseError when the cells hold fewer.
     """
-    cells = [(name, level) for name, level in spec.cells() if verifier is None or draw(name, level, Split.TRAIN, 0, "kind").verifier == verifier]
+    cells = [(name, level) for name, level in spec.chosen() if verifier in (None, draw(name, level, Split.TRAIN, 0, "kind").verifier)]
     if not cells:
-        raise DormouseError(f"no cell of the environment spec is judged by the {verifier} verifier; leave --verifier out, or widen the spec")
+        raise DormouseError(f"no cell of the environment spec is judged by the {verifier} verifier; leave --verifier out, or widen it")
     root = f"spec-{spec.seed if spec.seed is not None else seed}"
     found: dict[str, Task] = {}
     for turn in range(n * _REDRAWS):
@@ -94,7 +106,8 @@ def task_set(spec: EnvSpec, n: int, config: RunConfig, *, store: Store, max_step
     """The same as a TASKS artifact."""
     tasks = spec_tasks(spec, n, config.runtime.seed, max_steps, verifier)
     return store.put_table(tasks_to_table(tasks), KEYS, Provenance(
-        kind=Kind.TASKS, stage="env_spec", config_sha256=config.sha256(), code_version=code_version(), seed=config.runtime.seed, run_id=run_id))
+        kind=Kind.TASKS, stage="env_spec", config_sha256=config.sha256(), code_version=code_version(), seed=config.runtime.seed,
+        run_id=run_id))
 
 
 def _capped(task: Task, max_steps: int | None, byte_budget: int | None) -> Task:

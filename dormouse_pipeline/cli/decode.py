@@ -21,6 +21,7 @@ def decode(base: Annotated[Path, typer.Option("--base", help="Checkpoint file (.
            store: StorePath = None, json: AsJson = False) -> None:
     """Let a checkpoint answer one prompt: a single turn, ended by the policy or by the byte limit."""
     from dormouse_core.encoding import unescape
+    from dormouse_core.ledger import Ledger
     from dormouse_core.policy.model import load_policy
     from dormouse_core.rollouts.engine import roll
 
@@ -28,14 +29,12 @@ def decode(base: Annotated[Path, typer.Option("--base", help="Checkpoint file (.
     artifact = opened(held, base, "checkpoint")
     checkpoint = held.read_checkpoint(artifact)
     policy = load_policy(checkpoint, checkpoint.config.policy, str(base))
-    from dormouse_core.ledger import Ledger
-
     requests = _requests(prompt.encode(), artifact.identity, temp, max_bytes, n, seed)
     played = sorted(roll(policy, requests, checkpoint.config.roll, Ledger()), key=lambda t: t.row)
     answers = [{"answer": unescape(t.steps[0].action_bytes).decode("utf-8", "backslashreplace") if t.steps else "",
                 "bytes": t.tokens, "stop": str(t.stop), "log_prob": float(sum(s.log_probs.sum() for s in t.steps))} for t in played]
     emit({"prompt": prompt, "checkpoint": artifact.identity, "temperature": temp, "answers": answers}, json,
-         lambda: [out.print(str(a["answer"]), markup=False) for a in answers] and None)
+         lambda: out.print("\n".join(str(a["answer"]) for a in answers), markup=False))
 
 
 def _requests(prompt: bytes, identity: str, temp: float, max_bytes: int, n: int, seed: int) -> "list[RolloutRequest]":

@@ -21,7 +21,8 @@ def loop(cycles: Annotated[int | None, typer.Option("--cycles", help="Cycles the
          line: Annotated[str | None, typer.Option("--line", help="Evolution line; another name starts anew from the base. [default: main]",
                                                   show_default=False)] = None,
          seed: Seed = None, store: StorePath = None,
-         plot: Annotated[Path | None, typer.Option("--plot", help="Where the curve goes. [default: STORE/curve-LINE.png]", show_default=False)] = None,
+         plot: Annotated[Path | None, typer.Option("--plot", help="Where the curve goes. [default: STORE/curve-LINE.png]",
+                                                   show_default=False)] = None,
          json: AsJson = False) -> None:
     """Pretrain, SFT, then evolve cycle by cycle: roll, verify, learn, evaluate on fresh tasks, promote if it is proven better.
 

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 group = typer.Typer(name="post-train", no_args_is_help=True, help="Single stages on files: SFT, rollouts, verification, RL, evaluation.")
 AGAIN = "The same command goes on where it stopped."
 
-Base = Annotated[Path, typer.Option("--base", help="Checkpoint to start from (.bin).", show_default=False)]
-Traj = Annotated[Path, typer.Option("--traj", help="Rollouts file (.json), or its verdicts (.parquet).", show_default=False)]
-Preset = Annotated[str | None, typer.Option("--preset", help="Settings of this preset instead of the checkpoint's own (its policy stays).",
-                                            show_default=False)]
-
 
 class Kind(StrEnum):
     """Verifier kinds as the command line spells them."""
@@ -55,18 +50,40 @@ class Mask(StrEnum):
     ASSISTANT = "assistant"
     ALL = "all"
 
+def _option(name: str, help: str, **limits: Any) -> Any:
+    return typer.Option(name, help=help, show_default=False, **limits)
+
+
+Base = Annotated[Path, _option("--base", "Checkpoint to start from (.bin).")]
+Traj = Annotated[Path, _option("--traj", "Rollouts file (.json), or its verdicts (.parquet).")]
+Preset = Annotated[str | None, _option("--preset", "Settings of this preset instead of the checkpoint's own (its policy stays).")]
+MaskOption = Annotated[Mask | None, _option("--mask", "Train on assistant spans only, or on every span.")]
+Epochs = Annotated[int | None, _option("--epochs", "At most this many.", min=1)]
+LearningRate = Annotated[float | None, _option("--lr", "Peak learning rate.")]
+InterleaveRl = Annotated[float | None, _option(
+    "--interleave-rl", "Share of RL updates that carry an SFT batch; written into the checkpoint.", min=0.0, max=1.0)]
+ShowMask = Annotated[int, _option("--show-mask", "Print this many rows of each kind with their mask, and stop.", min=0)]
+Env = Annotated[str, _option("--env", "Pool, pools (code,math), family, cell (gcd/d2), packaged suite, or SPEC.toml.")]
+Tasks = Annotated[int, typer.Option("--n", help="Tasks; each is played roll.group_size times.", min=1)]
+MaxSteps = Annotated[int | None, _option("--max-steps", "Cap on a task's step limit.", min=1)]
+Temperature = Annotated[float | None, _option("--temp", "Sampling temperature.")]
+OnlyKind = Annotated[Kind | None, _option("--verifier", "Only tasks this verifier judges.")]
+RequireKind = Annotated[Kind | None, _option("--verifier", "Refuse rollouts with tasks of another verifier.")]
+Fork = Annotated[bool | None, _option("--fork/--no-fork", "Also roll forks of multi-step episodes, or none.")]
+Report = Annotated[Path | None, _option("--report", "Write the verdict table here (JSON).")]
+Adv = Annotated[Advantage | None, _option("--adv", "Credit assignment.")]
+Clip = Annotated[float | None, _option("--clip", "Step-level ratio clip.")]
+Kl = Annotated[float | None, _option("--kl", "Weight of KL to the base; 0 is off.")]
+RoundCount = Annotated[int | None, _option("--rounds", "Rounds; the first is the stored one.", min=1)]
+SuiteName = Annotated[str | None, _option("--suite", "Packaged suite or TOML file.")]
+FreshSeed = Annotated[Switch, typer.Option("--fresh-seed", help="Score tasks whose seeds derive from this checkpoint.")]
+
 
 @group.command("sft")
 @resumable(AGAIN)
-def sft(base: Base,
-        mask: Annotated[Mask | None, typer.Option("--mask", help="Train on assistant spans only, or on every span.", show_default=False)] = None,
-        epochs: Annotated[int | None, typer.Option("--epochs", help="At most this many.", min=1, show_default=False)] = None,
-        lr: Annotated[float | None, typer.Option("--lr", help="Peak learning rate.", show_default=False)] = None,
-        interleave_rl: Annotated[float | None, typer.Option("--interleave-rl", help="Share of RL updates that carry an SFT batch, written into "
-                                                            "the checkpoint.", min=0.0, max=1.0, show_default=False)] = None,
-        show_mask: Annotated[int, typer.Option("--show-mask", help="Print this many rows of each kind with their mask, and stop.", min=0)] = 0,
-        preset: Preset = None, sets: Sets = [], seed: Seed = None, dest: Out = None, store: StorePath = None,  # noqa: B006
-        json: AsJson = False) -> None:
+def sft(base: Base, mask: MaskOption = None, epochs: Epochs = None, lr: LearningRate = None, interleave_rl: InterleaveRl = None,
+        show_mask: ShowMask = 0, preset: Preset = None, sets: Sets = [], seed: Seed = None, dest: Out = None,  # noqa: B006
+        store: StorePath = None, json: AsJson = False) -> None:
     """Supervised fine-tuning on demonstrations of the suite's tasks, stopped when held-out rows no longer get better."""
     from dormouse_core.learning import sft as stage
 
@@ -100,17 +117,9 @@ def _show_masks(config: "RunConfig", n: int) -> None:
 
 @group.command("roll")
 @resumable(AGAIN)
-def roll(base: Base,
-         env: Annotated[str, typer.Option("--env", help="Pool, pools (code,math), family, cell (gcd/d2), packaged suite, or SPEC.toml.",
-                                          show_default=False)],
-         n: Annotated[int, typer.Option("--n", help="Tasks; each is played roll.group_size times.", min=1)] = 16,
-         max_steps: Annotated[int | None, typer.Option("--max-steps", help="Cap on a task's step limit.", min=1, show_default=False)] = None,
-         temp: Annotated[float | None, typer.Option("--temp", help="Sampling temperature.", show_default=False)] = None,
-         verifier: Annotated[Kind | None, typer.Option("--verifier", help="Only tasks this verifier judges.", show_default=False)] = None,
-         fork: Annotated[bool | None, typer.Option("--fork/--no-fork", help="Also roll forks of multi-step episodes, or none.",
-                                                   show_default=False)] = None,
-         preset: Preset = None, sets: Sets = [], seed: Seed = None, dest: Out = None, store: StorePath = None,  # noqa: B006
-         json: AsJson = False) -> None:
+def roll(base: Base, env: Env, n: Tasks = 16, max_steps: MaxSteps = None, temp: Temperature = None, verifier: OnlyKind = None,
+         fork: Fork = None, preset: Preset = None, sets: Sets = [], seed: Seed = None, dest: Out = None,  # noqa: B006
+         store: StorePath = None, json: AsJson = False) -> None:
     """Roll training tasks from a checkpoint and store every trajectory."""
     from dormouse_core.rollouts import stage
     from dormouse_core.tasks.spec import load_spec, task_set
@@ -130,12 +139,8 @@ def roll(base: Base,
 
 @group.command("verify")
 @resumable(AGAIN)
-def verify(traj: Traj,
-           verifier: Annotated[Kind | None, typer.Option("--verifier", help="Refuse rollouts with tasks of another verifier.",
-                                                         show_default=False)] = None,
-           report: Annotated[Path | None, typer.Option("--report", help="Write the verdict table here (JSON).", show_default=False)] = None,
-           preset: Annotated[str, typer.Option("--preset", help="Where the verifier's limits come from.")] = "nano",
-           sets: Sets = [], dest: Out = None, store: StorePath = None, json: AsJson = False) -> None:  # noqa: B006
+def verify(traj: Traj, verifier: RequireKind = None, report: Report = None, preset: Preset = None, sets: Sets = [],  # noqa: B006
+           dest: Out = None, store: StorePath = None, json: AsJson = False) -> None:
     """Judge stored rollouts. Rollouts never change; a changed verifier makes new verdicts of them."""
     from json import dumps
 
@@ -154,12 +159,7 @@ def verify(traj: Traj,
 
 @group.command("rl")
 @resumable(AGAIN)
-def rl(base: Base, traj: Traj,
-       adv: Annotated[Advantage | None, typer.Option("--adv", help="Credit assignment.", show_default=False)] = None,
-       clip: Annotated[float | None, typer.Option("--clip", help="Step-level ratio clip.", show_default=False)] = None,
-       kl: Annotated[float | None, typer.Option("--kl", help="Weight of KL to the base; 0 is off.", show_default=False)] = None,
-       lr: Annotated[float | None, typer.Option("--lr", help="Peak learning rate.", show_default=False)] = None,
-       rounds: Annotated[int | None, typer.Option("--rounds", help="Rounds; the first is the stored one.", min=1, show_default=False)] = None,
+def rl(base: Base, traj: Traj, adv: Adv = None, clip: Clip = None, kl: Kl = None, lr: LearningRate = None, rounds: RoundCount = None,
        preset: Preset = None, sets: Sets = [], seed: Seed = None, dest: Out = None, store: StorePath = None,  # noqa: B006
        json: AsJson = False) -> None:
     """Learn from judged trajectories, then from further rounds rolled and judged from the weights as they change."""
@@ -174,7 +174,7 @@ def rl(base: Base, traj: Traj,
     tasks = _tasks_of(held, rollouts)
     verdicts = named if named.kind.value == "verdicts" else _judge(held, config, rollouts, tasks, None, json).artifact
     done = call(held, "post-train rl", stage.run, config, parent, rollouts, verdicts, tasks, out=dest, quiet=json,
-                source=_source(config, rollouts, held))
+                source=_source(config, rollouts, tasks, held))
     state = held.read_checkpoint(done.artifact).state
     shown = {k: v for k, v in state.items() if isinstance(v, int | float | str)}
     emit(done.as_json() | shown, json, lambda: _print(done, grid("RL", ["", ""], [[k, v] for k, v in shown.items()])))
@@ -182,11 +182,8 @@ def rl(base: Base, traj: Traj,
 
 @group.command("eval")
 @resumable("Nothing is half-written; the same command starts the evaluation again.")
-def evaluate(base: Base,
-             suite: Annotated[str | None, typer.Option("--suite", help="Packaged suite or TOML file.", show_default=False)] = None,
-             fresh_seed: Annotated[Switch, typer.Option("--fresh-seed", help="Score tasks whose seeds derive from this checkpoint.")] = Switch.ON,
-             preset: Preset = None, sets: Sets = [], seed: Seed = None, dest: Out = None, store: StorePath = None,  # noqa: B006
-             json: AsJson = False) -> None:
+def evaluate(base: Base, suite: SuiteName = None, fresh_seed: FreshSeed = Switch.ON, preset: Preset = None, sets: Sets = [],  # noqa: B006
+             seed: Seed = None, dest: Out = None, store: StorePath = None, json: AsJson = False) -> None:
     """Score a checkpoint: pass@1 and pass@k with intervals, correct@budget, and the policies that bound the suite."""
     from dormouse_core.evaluation import evaluate as stage
     from dormouse_core.evaluation.report import EvalReport
@@ -199,7 +196,8 @@ def evaluate(base: Base,
     report = held.read_record(done.artifact, EvalReport)
     emit(done.as_json() | {"report": report.model_dump(mode="json")}, json, lambda: _print(done, *split_tables(report)))
     if report.verdict != "VALID":
-        raise DormouseError(f"the evaluation is {report.verdict}. Its numbers are not to be trusted: check the suite with `dormouse tasks check`.")
+        raise DormouseError(f"the evaluation is {report.verdict}. Its numbers are not to be trusted: check the suite with "
+                            "`dormouse tasks check`.")
 
 
 def _print(done: Done, *tables: Any) -> None:
@@ -214,8 +212,8 @@ def _parent(store: "Store", artifact: "Artifact", role: str) -> "Artifact":
     link = next((p for p in artifact.provenance.parents if p.role == role), None)
     found = store.find(link.kind, link.identity) if link else None
     if found is None:
-        raise DormouseError(f"the {role} that {artifact.path} was made from are not in the store {store.root}; name the store that holds them "
-                            "with --store")
+        raise DormouseError(f"the {role} that {artifact.path} was made from are not in the store {store.root}; name the store that holds "
+                            "them with --store")
     return found
 
 
@@ -223,19 +221,19 @@ def _tasks_of(store: "Store", rollouts: "Artifact") -> "Artifact":
     return _parent(store, rollouts, "tasks")
 
 
-def _config_of_policy(store: "Store", rollouts: "Artifact", preset: str, sets: list[str]) -> "RunConfig":
+def _config_of_policy(store: "Store", rollouts: "Artifact", preset: str | None, sets: list[str]) -> "RunConfig":
+    """The configuration of the weights that sampled the rollouts, or a preset's."""
     from dormouse_pipeline.cli.options import resolved
 
-    link = next((p for p in rollouts.provenance.parents if p.role == "policy"), None)
-    policy = store.find(link.kind, link.identity) if link else None
-    return follow(policy, store, None, sets, None) if policy else resolved(preset, sets)
+    return resolved(preset, sets) if preset else follow(_parent(store, rollouts, "policy"), store, None, sets, None)
 
 
 def _require_kind(store: "Store", tasks: "Artifact", kind: Kind) -> None:
     others = Counter(v for v in store.read_table(tasks)["verifier"].to_pylist() if v != kind.stored)
     if others:
-        raise DormouseError(f"--verifier {kind}: the rollouts also hold tasks of {', '.join(f'{k} ({n})' for k, n in others.items())}; leave the "
-                            "flag out to judge each task by its own verifier, or roll with --verifier")
+        named = ", ".join(f"{k} ({n})" for k, n in others.items())
+        raise DormouseError(f"--verifier {kind}: the rollouts also hold tasks of {named}; leave the flag out to judge each task by its own "
+                            "verifier, or roll with --verifier")
 
 
 def _judge(store: "Store", config: "RunConfig", rollouts: "Artifact", tasks: "Artifact", dest: Path | None, quiet: bool) -> Done:
@@ -244,8 +242,13 @@ def _judge(store: "Store", config: "RunConfig", rollouts: "Artifact", tasks: "Ar
     return call(store, "post-train verify", stage.run, config, rollouts, tasks, out=dest, quiet=quiet)
 
 
-def _source(config: "RunConfig", rollouts: "Artifact", store: "Store") -> Any:
-    from dormouse_core.evolution.curriculum import suite_source
+def _source(config: "RunConfig", rollouts: "Artifact", tasks: "Artifact", store: "Store") -> Any:
+    """Further rounds draw from the cells the stored round was drawn from."""
+    from dormouse_core.evolution.curriculum import CycleSource
     from dormouse_core.rollouts.stage import RolloutSet
+    from dormouse_core.tasks.plan import CellState
 
-    return suite_source(config, store.read_record(rollouts, RolloutSet).cycle)
+    table = store.read_table(tasks)
+    found = sorted(set(zip(*(table[name].to_pylist() for name in ("pool", "family", "difficulty")), strict=True)))
+    cells = [CellState(pool=pool, family=family, difficulty=difficulty) for pool, family, difficulty in found]
+    return CycleSource(cells, config.curriculum, store.read_record(rollouts, RolloutSet).cycle, config.runtime.seed)

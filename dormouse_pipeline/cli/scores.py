@@ -27,9 +27,10 @@ def split_tables(report: "EvalReport") -> list[Table]:
 
 
 def _split(split: "SplitReport") -> Table:
-    rows = [[p.pool, p.tasks, interval(p.greedy), interval(p.sampled), *(interval(v) for v in p.pass_at.values()), p.uncounted]
-            for p in split.pools]
-    ks = [f"pass@{k}" for k in split.mean.pass_at]
+    shown = [k for k in split.mean.pass_at if k > 1]
+    rows = [[p.pool, p.tasks, interval(p.greedy), interval(p.sampled), *(interval(p.pass_at[k]) if k in p.pass_at else "-" for k in shown),
+             p.uncounted] for p in split.pools]
+    ks = [f"pass@{k}" for k in shown]
     return grid(f"{split.split}: pass@1 and pass@k", ["pool", "tasks", "greedy", "sampled", *ks, "uncounted"], rows)
 
 
@@ -40,8 +41,8 @@ def _budget(split: "SplitReport") -> Table:
 
 
 def _bounds(split: "SplitReport") -> Table:
-    rows = [[b.policy, b.pool, f"{b.rate:.3f}", f"{'at least' if b.policy == 'oracle' else 'at most'} {b.limit:.3f}", "yes" if b.holds else "NO"]
-            for b in split.bounds]
+    rows = [[b.policy, b.pool, f"{b.rate:.3f}", f"{'at least' if b.policy == 'oracle' else 'at most'} {b.limit:.3f}",
+             "yes" if b.holds else "NO"] for b in split.bounds]
     return grid(f"{split.split}: policies that bound the suite", ["policy", "pool", "rate", "allowed", "holds"], rows)
 
 

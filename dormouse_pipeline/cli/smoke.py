@@ -53,7 +53,8 @@ def smoke(base: Annotated[Path | None, typer.Option("--base", help="Checkpoint w
          lambda: _show(rows, verdicts))
     if wrong:
         raise DormouseError(f"{len(wrong)} of {len(rows)} decisions are wrong, first: {wrong[0].task} {wrong[0].candidate!r} is judged "
-                            f"{wrong[0].verdict} by {wrong[0].decided_by}. Do not train against this verifier; `dormouse tasks check` says more.")
+                            f"{wrong[0].verdict} by {wrong[0].decided_by}. Do not train against this verifier; `dormouse tasks check` says "
+                            "more.")
 
 
 def _known(tasks: "Sequence[Task]") -> "list[Attempt]":

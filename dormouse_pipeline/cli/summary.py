@@ -125,7 +125,7 @@ def summarise(project: Project, config: RunConfig, line: str, cycles: int, runs:
         headline = store.read_record(artifact, HoldoutVerdict)
     seconds = {"base": {a: m.seconds for a, m in base_made.items()}} | {k: {a: m.seconds for a, m in made[k].items()} for k in keys}
     return Summary(line=line, base=base, promoted=promoted, headline=headline, verdicts=verdicts, classes=_classes(made.values()),
-                   seconds=seconds, runs=tuple(runs), store=store, plot=None, project=project)
+                   seconds=seconds, runs=tuple(runs), store=store, plot=_plot(store, line, made, headline, plot), project=project)
 
 
 def _made(instance: dg.DagsterInstance, key: str) -> dict[str, lineage.Materialised]:
@@ -134,6 +134,17 @@ def _made(instance: dg.DagsterInstance, key: str) -> dict[str, lineage.Materiali
     if missing:
         raise DormouseError(f"{key} has no {', '.join(missing)}: run `dormouse loop` again, it makes what is missing.")
     return {asset: made for asset, made in found.items() if made is not None}
+
+
+def _plot(store: Store, line: str, made: dict[str, dict[str, lineage.Materialised]], headline: "HoldoutVerdict | None", path: Path) -> Path:
+    """The curve of the line's rounds, and base against promoted where something was promoted."""
+    from dormouse_core.evaluation.plot import cycle_curve, learning_curve
+    from dormouse_core.evolution.promotion import Promotion
+
+    curves = [cycle_curve(store, assets["rl_checkpoint"].artifact,
+                          store.read_record(assets["promoted_checkpoint"].artifact, Promotion).promoted) for assets in made.values()]
+    before, after = (headline.reports["incumbent"], headline.reports["candidate"]) if headline else (None, None)
+    return learning_curve(curves, path, before, after, title=f"line {line}")
 
 
 def _classes(made: Any) -> dict[str, int]:

@@ -61,7 +61,8 @@ def show(name: Annotated[str, typer.Argument(help="A family.", show_default=Fals
 
 def _show(found: "Sequence[Task]") -> None:
     for task in found:
-        rows = [["id", task.id], ["cell", task.cell], ["prompt", shown(task.prompt)], ["solution", " | ".join(shown(a) for a in task.reference)],
+        rows = [["id", task.id], ["cell", task.cell], ["prompt", shown(task.prompt)],
+                ["solution", " | ".join(shown(a) for a in task.reference)],
                 ["verifier", f"{task.verifier} {task.trusted}"], ["environment", f"{task.environment} {task.start or ''}"],
                 ["limits", f"{task.byte_budget} bytes, {task.max_steps} steps"], ["guess bound", f"{task.guess_bound:.3f}"],
                 ["use", f"{task.use} ({task.split}, {task.licence}, {task.source})"]]

@@ -48,7 +48,8 @@ def ui(port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=6
             code = child.wait()
         finally:
             stop(child)
-    raise DormouseError(f"the UI ended by itself (exit code {code}). What it said is above; `dormouse ui --port {port + 1}` tries another port.")
+    raise DormouseError(f"the UI ended by itself (exit code {code}). What it said is above; `dormouse ui --port {port + 1}` tries another "
+                        "port.")
 
 
 @contextmanager
@@ -88,7 +89,7 @@ def start(project: Project, port: int) -> "subprocess.Popen[bytes]":
     environment = os.environ | {"DAGSTER_HOME": os.environ.get("DAGSTER_HOME", str(project.home)), STORE_VARIABLE: str(project.store)}
     command = [sys.executable, "-m", "dagster", "dev", "-h", HOST, "-p", str(port), "-w", str(project.home / "workspace.yaml"),
                "--log-level", "warning", "--code-server-log-level", "warning"]
-    return subprocess.Popen(command, env=environment, cwd=Path.cwd(), start_new_session=True, preexec_fn=_own_signals)  # noqa: PLW1509
+    return subprocess.Popen(command, env=environment, cwd=Path.cwd(), start_new_session=True, preexec_fn=_own_signals)
 
 
 def _own_signals() -> None:

@@ -16,8 +16,8 @@ from dormouse_pipeline.instance import Project, project_instance
 from dormouse_pipeline.resources import Crew, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-SETS = [f"train.data={ROOT / 'dormouse_core' / 'config'}", "train.steps=4", "train.eval_batches=1", "sft.rows_per_pool=12", "sft.max_epochs=2",
-        "rl.rounds=4", "rl.ckpt_every=1", "eval.tasks_per_pool=3", "eval.bootstrap=100", "eval.samples=2"]
+SETS = [f"train.data={ROOT / 'dormouse_core' / 'config'}", "train.steps=4", "train.eval_batches=1", "sft.rows_per_pool=12",
+        "sft.max_epochs=2", "rl.rounds=4", "rl.ckpt_every=1", "eval.tasks_per_pool=3", "eval.bootstrap=100", "eval.samples=2"]
 """Preset tiny, smaller still: the machinery is tested here, not what it learns."""
 
 

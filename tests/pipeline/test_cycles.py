@@ -63,8 +63,8 @@ def test_a_plan_takes_over_what_the_cycle_before_left_and_says_from_which_run(li
         before = {asset: lineage.latest(instance, asset, KEYS[0]) for asset in ("promoted_checkpoint", "curriculum", "failure_memory")}
         made = lineage.latest(instance, "cycle_plan", KEYS[1])
         assert made and all(before.values())
-        event = instance.fetch_materializations(
-            dg.AssetRecordsFilter(asset_key=dg.AssetKey("cycle_plan"), asset_partitions=[KEYS[1]]), limit=1).records[0].asset_materialization
+        of_cycle = dg.AssetRecordsFilter(asset_key=dg.AssetKey("cycle_plan"), asset_partitions=[KEYS[1]])
+        event = instance.fetch_materializations(of_cycle, limit=1).records[0].asset_materialization
     start = start_of(made.artifact, store)
     promoted = before["promoted_checkpoint"]
     assert promoted and event
@@ -105,8 +105,8 @@ def test_a_run_of_the_ui_leaves_the_same_artifacts_as_the_loop(line: Line, proje
             assert _identities(instance, key, assets) == _identities(other, key, assets)
     store, theirs = Store(project.store), Store(line.project.store)
     for asset in ("rl_checkpoint", "promoted_checkpoint"):
-        ours, same = (lineage.latest(i, asset, KEYS[0]) for i in (instance, instance))
-        assert ours and same and set(walk(store, ours.artifact).found) == set(walk(theirs, ours.artifact).found)
+        made = lineage.latest(instance, asset, KEYS[0])
+        assert made and set(walk(store, made.artifact).found) == set(walk(theirs, made.artifact).found)
 
 
 def test_a_cycle_out_of_order_is_refused_by_name(line: Line) -> None:
