@@ -63,6 +63,8 @@ HOSTILE: dict[str, Hostile] = {
         "import os, struct\np = b'i' + struct.pack('<I', 1) + b'\\x07'\n"
         "os.write(4, struct.pack('<cII', b'V', 0, len(p)) + p)\nreturn a - b",
         V.VIOLATION, "exec.protocol"),
+    "end_before_the_last_case": inside(
+        "import os, struct\nos.write(4, struct.pack('<cII', b'E', 0, 0))\nos._exit(0)", V.VIOLATION, "exec.protocol"),
     "frames_after_the_end": inside(
         "import os, struct\nos.write(4, struct.pack('<cII', b'E', 0, 0))\nreturn a + b", V.VIOLATION, "exec.protocol"),
     "second_go": inside("import os, struct\nos.write(4, struct.pack('<cII', b'G', 0, 0))\nreturn a + b", V.VIOLATION, "exec.protocol"),

@@ -52,11 +52,12 @@ def test_honest_programs_between_hostile_ones_all_pass(verdicts: dict[str, Verdi
     assert not wrong
 
 
-def test_nothing_is_left_of_a_batch_but_its_verdicts() -> None:
+def test_nothing_is_left_of_a_batch_but_its_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ledger = Ledger()
-    before = (len(os.listdir("/proc/self/fd")), children(), set(Path("/tmp").glob("dormouse-empty-*")))
+    before = (len(os.listdir("/proc/self/fd")), children(), os.listdir(tmp_path))
     judge([attempt(HOSTILE[n].source, n) for n in ("fork", "result_flood", "os_exit_in_call", "segfault", "sleep")], CONFIG, ledger)
-    assert (len(os.listdir("/proc/self/fd")), children(), set(Path("/tmp").glob("dormouse-empty-*"))) == before
+    assert (len(os.listdir("/proc/self/fd")), children(), os.listdir(tmp_path)) == before
 
 
 def test_no_byte_is_written_to_a_file_anywhere() -> None:

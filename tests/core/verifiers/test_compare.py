@@ -26,6 +26,12 @@ def test_strict_keeps_every_type_apart() -> None:
             assert same(a, b, STRICT) == (i == j), (a, b)
 
 
+def test_zeros_of_either_sign_are_one_value_also_inside_sets_and_keys() -> None:
+    for rule in (STRICT, NUMERIC, PYTHON):
+        assert same(-0.0, 0.0, rule) and same({-0.0}, {0.0}, rule) and same({-0.0: 1}, {0.0: 1}, rule)
+        assert same({complex(-0.0, 1)}, {complex(0.0, 1)}, rule)
+
+
 def test_numeric_joins_int_and_float_and_leaves_bool_out() -> None:
     assert same(1, 1.0, NUMERIC) and same([2.0], [2], NUMERIC) and same({1.0}, {1}, NUMERIC) and same({1.0: 2}, {1: 2.0}, NUMERIC)
     assert not same(True, 1, NUMERIC) and not same(1 + 0j, 1, NUMERIC) and not same((1,), [1], NUMERIC)

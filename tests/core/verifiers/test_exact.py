@@ -58,6 +58,13 @@ def test_an_empty_final_answer_is_unparseable_whatever_stood_before(text: str | 
     assert judge("7", text).verdict is V.UNPARSEABLE
 
 
+def test_a_number_whose_end_looks_like_the_answer_is_not_the_answer() -> None:
+    assert judge("7", "1" + "0" * 500 + "7").verdict is V.FAIL
+    assert judge("7", "8." + "0" * 500 + "\n" + "0" * 500 + "7").verdict is V.FAIL
+    assert judge("7", "x=7" + " " * 500 + "\n").verdict is V.PASS
+    assert judge("abc", "x" * 500 + "abc", "string").verdict is V.FAIL
+
+
 def test_units_count_only_where_the_task_names_them() -> None:
     assert judge("18", "$18").verdict is V.FAIL
     assert judge("18", "$18", units=["$"]).verdict is V.PASS
