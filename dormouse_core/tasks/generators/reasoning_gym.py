@@ -108,7 +108,7 @@ _SOURCES = {source.name: source for source in (
            lambda i: "g" + ",".join(map(str, i["metadata"]["numbers"])),
            tuple({"max_value": n} for n in (12, 20, 50, 100, 300, 1000)), worked=_euclid),
     Source("number_sequence", "the next number: q3,6,9", lambda i: "q" + _packed(i["question"]).removesuffix(",?"),
-           tuple({"min_terms": 4 + k // 2, "max_terms": 4 + k // 2, "min_value": -9 * (k + 1), "max_value": 9 * (k + 1),
+           tuple({"min_terms": 4 + (k + 1) // 2, "max_terms": 4 + (k + 1) // 2, "min_value": -9 * (k + 1), "max_value": 9 * (k + 1),
                   "max_complexity": 1 + k // 2} for k in _LEVELS)),
     Source("spell_backward", "a word backwards: wsun", lambda i: "w" + i["metadata"]["word"],
            tuple({"min_word_len": n, "max_word_len": n} for n in (3, 4, 5, 6, 8, 10)), form="string"),

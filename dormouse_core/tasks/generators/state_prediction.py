@@ -46,11 +46,11 @@ def wrong_register(task: Task, rng: np.random.Generator) -> bytes:
 
 
 def make_files(difficulty: int, rng: np.random.Generator) -> Draft:
-    """One command (two from difficulty 3 on) on 2 to 4 files, each of which changes the listing."""
+    """One to three commands on 2 to 4 files, each of which changes the listing."""
     while True:
         state = first = random_files(2 + difficulty // 2, difficulty >= 2, rng)
         commands, listings = [], []
-        for _ in range(1 + difficulty // 3):
+        for _ in range((1, 1, 1, 2, 2, 3)[difficulty]):
             command = random_command(state, rng)
             state, _ = state.apply(command)
             commands.append(command)
