@@ -19,8 +19,8 @@ TASKS = {
         "file_system": ("file_system",), "state_prediction": ("state_prediction", "file_prediction"),
     }.items()
 }
-ODD = [b"", b"\0", b"a\0", b"\xff\xfe", b"a" * 1_000_000, b"\0" * 1_000_000, b" a ", b"A", b"wa3", b"wa0", b"mab", b"maa", b"rX", b"kX", b"kZ",
-       b"la", b"l", b"cab", b"cXaYb", "ä".encode(), b"a\n", b"\x01\x02\x03\x04\x05\x10", b"rm -rf /"]
+ODD = [b"", b"\0", b"a\0", b"\xff\xfe", b"a" * 1_000_000, b"\0" * 1_000_000, b" a ", b"A", b"wa3", b"wa0", b"mab", b"maa", b"rX",
+       b"kX", b"kZ", b"la", b"l", b"cab", b"cXaYb", "ä".encode(), b"a\n", b"\x01\x02\x03\x04\x05\x10", b"rm -rf /"]
 tasks = st.sampled_from([t for group in TASKS.values() for t in group])
 
 
