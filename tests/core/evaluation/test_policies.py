@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dormouse_core.config.stages import EvalConfig, VerifyConfig
-from dormouse_core.config.suite import load_suite
+from dormouse_core.config.suite import Suite, SuiteCell, load_suite
 from dormouse_core.encoding import escape
 from dormouse_core.envs.environment import StopReason
 from dormouse_core.evaluation.policies import BoundPolicy, bound_attempts, guess_limit, measure_bounds, play
@@ -79,6 +79,12 @@ def test_pools_get_equal_numbers_of_tasks_spread_over_their_cells_and_none_twice
     assert {p: sum(t.pool.value == p for t in nano) for p in ("agent", "math", "code")} == {"agent": 20, "math": 20, "code": 20}
     assert len({t.id for t in nano}) == 60
     assert spread(20, 8) == [3, 3, 3, 3, 2, 2, 2, 2]
+
+
+def test_difficulties_that_overlap_measure_no_task_twice() -> None:
+    overlapping = Suite(name="s", cells=tuple(SuiteCell(pool="agent", family="register_machine", difficulty=d) for d in (2, 3, 4)))
+    found = suite_tasks(overlapping, Split.FRESH, "candidate", 150, Ledger())
+    assert len(found) == len({t.id for t in found}) == 150
 
 
 def test_fresh_tasks_are_a_function_of_the_candidate_and_frozen_ones_of_nothing() -> None:

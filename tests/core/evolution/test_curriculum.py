@@ -122,3 +122,14 @@ def test_a_review_factor_moves_mass_with_the_curriculum_off() -> None:
 def test_outcomes_of_unknown_cells_are_refused() -> None:
     with pytest.raises(DormouseError, match="not in this line's suite"):
         source(CELLS).observe([("nowhere/d9", 1, 8)])
+
+
+def test_a_round_holds_no_task_twice_even_from_a_small_cell() -> None:
+    small = [CellState(pool=Pool.CODE, family="index_function", difficulty=0)]
+    ids = [t.id for t in source(small).draw(0, 25)]
+    assert len(set(ids)) == 25
+
+
+def test_a_round_larger_than_its_cells_is_refused() -> None:
+    with pytest.raises(DormouseError, match="more tasks than its 1 cells have"):
+        source([CellState(pool=Pool.CODE, family="index_function", difficulty=0)]).draw(0, 400)
