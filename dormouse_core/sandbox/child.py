@@ -1,8 +1,8 @@
 """The runner's own program: one bare interpreter that forks one sealed child a candidate. Started by `runner.Runners`.
 
-It is executed by path (`python -s -S -P -B child.py SOCKET_FD WIRE_PY`), never imported by dormouse, and imports nothing of it but
-the wire format. Messages and file descriptors arrive on a SEQPACKET socket; the program to judge arrives in a memfd that
-only the sealed child reads, so the runner holds no candidate's source and no child can find another's.
+It is executed by path (`python -s -S -P -B child.py SOCKET_FD WIRE_PY`) and loads nothing of dormouse but the wire format; the runner
+reads its message layouts from here. Messages and file descriptors arrive on a SEQPACKET socket; the program to judge arrives in a
+memfd that only the sealed child reads, so the runner holds no candidate's source and no child can find another's.
 Frames a child writes: `G` sealed, ready to read the job; `V` index, payload; `X` index, exception name; `U` index, why it
 has no wire form; `L` phase, exception name (the program did not load); `E` end. Anything after `E` is a breach.
 """
@@ -26,8 +26,7 @@ ORDER = struct.Struct("<cIddI")  # op, id, cpu seconds, wall seconds, memory MiB
 DONE = struct.Struct("<IiddB")  # id, wait status, cpu seconds, wall seconds, why (0 nobody, 1 cpu, 2 wall, 3 asked) killed it
 HEAD = struct.Struct("<cII")  # frame kind, index, payload length
 POLL_SECONDS = 0.02
-PRELOAD = ("math", "re", "typing", "collections", "itertools", "functools", "heapq", "string", "operator", "bisect", "copy",
-           "random", "linecache", "traceback")
+PRELOAD = ("math", "re", "typing", "collections", "itertools", "functools", "heapq", "string", "operator", "bisect", "copy")
 _PDEATHSIG, _KEEPCAPS, _NO_NEW_PRIVS, _DUMPABLE = 1, 8, 38, 4
 _DAC_READ_SEARCH = 1 << 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -101,7 +100,6 @@ def child(parent: int, job: int, out: int, cpu: float, memory_mib: int, root: st
         while data:
             data = data[write(4, data):]
 
-    sys.modules["random"].seed(0)  # after the fork, which reseeds it: an answer that draws is the same in every run
     frame(b"G")
     data = os.pread(3, os.fstat(3).st_size, 0)
     os.close(3)
@@ -117,6 +115,8 @@ def run(entry: str, program: bytes, inputs: tuple[bytes, ...], frame: Any, wire:
     space: dict[str, Any] = {"__name__": "candidate", "__builtins__": __builtins__}
     phase = b"compile:"
     try:
+        if b"random" in program:  # an answer that draws is the same in every run
+            __import__("random").seed(0)
         code = compile(program, "<candidate>", "exec", dont_inherit=True)
         phase = b"load:"
         exec(code, space)

@@ -48,7 +48,7 @@ def stored(store: Store, tasks: list[Task], trajectories: list[Trajectory]) -> t
     def provenance(kind: Kind) -> Provenance:
         return Provenance(kind=kind, stage="test", config_sha256="0" * 64, code_version="0" * 64, seed=1)
 
-    head = ShardHead(key="k" * 64, cycle="main.c0000", round=0, policy="w" * 64, lfb_version=0, code_version="0",
+    head = ShardHead(key="k" * 64, cycle="main.c0000", round=0, policy="w" * 64, lfb_version=0, code_version="0", slot="s",
                      tasks=tuple(t.id for t in tasks))
     shard = write_shard(store.root, head, trajectories, {})
     payload = RolloutSet(cycle="main.c0000", round=0, policy="w" * 64, content=(shard.identity,), shards=(shard,),
