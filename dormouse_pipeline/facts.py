@@ -193,6 +193,7 @@ def _promotion(made: "Made", seconds: float) -> Facts:
 
 READERS: dict[Kind, Callable[["Made", float], Facts]] = {
     Kind.ROLLOUTS: _rollouts, Kind.VERDICTS: _verdicts, Kind.CYCLE_PLAN: _plan, Kind.CURRICULUM: _curriculum,
-    Kind.FAILURE_MEMORY: _failures, Kind.COLLAPSE_REPORT: _collapse, Kind.HOLDOUT_VERDICT: _holdout, Kind.STRATEGY_REVIEW: _review, Kind.PROMOTION: _promotion}
+    Kind.FAILURE_MEMORY: _failures, Kind.COLLAPSE_REPORT: _collapse, Kind.HOLDOUT_VERDICT: _holdout,
+    Kind.STRATEGY_REVIEW: _review, Kind.PROMOTION: _promotion}
 CHECKPOINTS: dict[str, Callable[["Made", float], Facts]] = {
     "pretrained_checkpoint": _pretrained, "sft_checkpoint": _sft, "rl_checkpoint": _rl}

@@ -6,6 +6,7 @@ run's orphan therefore never becomes anyone's parent. Dagster's `input_event_poi
 names the newest event of any partition.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import dagster as dg
@@ -32,7 +33,7 @@ class Materialised:
     config: dict[str, object] | None
 
 
-def _value(metadata: dict[str, object], name: str) -> object:
+def _value(metadata: Mapping[str, object], name: str) -> object:
     entry = metadata.get(name)
     return getattr(entry, "value", entry)
 

@@ -191,7 +191,8 @@ def test_the_checks_stand_at_the_edges(line: Line) -> None:
 
 def test_no_metadata_number_is_missing_from_a_materialisation(line: Line) -> None:
     expected: dict[str, set[str]] = {
-        "rollouts": {"trajectories", "new_bytes_per_second", "sample"}, "verified_trajectories": {"classes", "layers", "verdicts_per_second"},
+        "rollouts": {"trajectories", "new_bytes_per_second", "sample"},
+        "verified_trajectories": {"classes", "layers", "verdicts_per_second"},
         "rl_checkpoint": {"rounds", "rounds_table", "groups_dead"}, "holdout_verdict": {"promote", "difference_low", "changes"},
         "cycle_plan": {"shares", "causes", "starts_from"}, "promoted_checkpoint": {"promoted", "checkpoint_path", "lineage"}}
     with project_instance(line.project) as instance:

@@ -1,0 +1,262 @@
+"""The command line as a user meets it: results, one-paragraph errors, exit codes, and what an interruption leaves."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dormouse_core.artifacts.lock import StoreLock
+from dormouse_pipeline import lineage
+from dormouse_pipeline.cli.main import cli
+from dormouse_pipeline.cli.progress import Meter, Throttled, clock, line_of, rate_text
+from dormouse_pipeline.instance import Project, project_instance
+from dormouse_pipeline.jobs import CYCLE
+from tests.pipeline.conftest import SETS, Line, dormouse, environment
+
+RUNNER = CliRunner()
+
+
+def call(*arguments: str) -> tuple[int, str, str]:
+    """The command line in this process."""
+    result = RUNNER.invoke(cli, list(arguments))
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def checkpoint(line: Line, asset: str = "sft_checkpoint") -> str:
+    with project_instance(line.project) as instance:
+        made = lineage.latest(instance, asset, None if asset != "rl_checkpoint" else "main.c0000")
+    assert made
+    return str(line.project.store / made.artifact.path)
+
+
+def flat(text: str) -> str:
+    return re.sub(r"[\s│]+", " ", text)
+
+
+# ---- results ------------------------------------------------------------------------------------------------------------
+
+
+def test_lineage_prints_the_chain_and_the_runs_that_recorded_it(line: Line) -> None:
+    code, said, _ = call("lineage", checkpoint(line, "rl_checkpoint"), "--store", str(line.project.store))
+    assert code == 0
+    for part in ("by rl_checkpoint", "verdicts:", "rollouts:", "tasks:", "by sft_checkpoint", "by pretrained_checkpoint"):
+        assert part in said, part
+
+
+def test_lineage_as_json_names_every_artifact_and_run(line: Line) -> None:
+    result = dormouse("lineage", checkpoint(line, "rl_checkpoint"), "--json", cwd=line.root)
+    value = json.loads(result.stdout)
+    assert value["complete"] and result.returncode == 0
+    root = next(a for a in value["artifacts"] if a["identity"] == value["root"])
+    assert [r["asset"] for r in root["recorded"]] == ["rl_checkpoint"] and root["recorded"][0]["cycle"] == "main.c0000"
+
+
+def test_lineage_with_a_lost_parent_says_incomplete_and_fails(line: Line) -> None:
+    lost = Path(checkpoint(line, "pretrained_checkpoint"))
+    kept = lost.read_bytes()
+    try:
+        lost.unlink()
+        code, said, _ = call("lineage", checkpoint(line, "rl_checkpoint"), "--store", str(line.project.store))
+        assert code == 1 and "MISSING" in said and "INCOMPLETE" in said
+    finally:
+        lost.write_bytes(kept)
+
+
+def test_the_loop_run_again_prints_tables_curve_and_the_next_command(line: Line) -> None:
+    arguments = [part for item in [*SETS, "loop.line=main"] for part in ("--set", item)]
+    result = dormouse("loop", "--preset", "tiny", "--cycles", "2", *arguments, cwd=line.root)
+    assert result.returncode == 0, result.stderr
+    for part in ("main.c0001", "seconds inside each stage", "verdicts of all rollouts", "promoted", "dormouse lineage"):
+        assert part in result.stdout
+    assert (line.project.store / "curve-main.png").read_bytes()[:4] == b"\x89PNG"
+    assert "main.c0001: already complete" in result.stderr
+
+
+def test_decode_answers_a_prompt_with_the_policy(line: Line) -> None:
+    code, said, _ = call("decode", "--base", checkpoint(line), "--prompt", "1+2", "--max-bytes", "8", "--store", str(line.project.store), "--json")
+    (answer,) = json.loads(said)["answers"]
+    assert code == 0 and answer["bytes"] <= 8 and answer["log_prob"] < 0
+
+
+def test_model_prints_the_counts_of_a_preset() -> None:
+    code, said, _ = call("model", "--preset", "tiny", "--json")
+    counts = json.loads(said)["counts"]
+    assert code == 0 and 0 < counts["active"] <= counts["total"] <= 50_000
+
+
+def test_smoke_attributes_every_decision(tmp_path: Path) -> None:
+    code, said, _ = call("smoke", "--n", "4", "--json", "--store", str(tmp_path))
+    value = json.loads(said)
+    assert code == 0 and value["misjudged"] == 0 and value["canary_failures"] == 0 and len(value["rows"]) == 12
+    assert all(row["decided_by"] and row["verdict"] and row["task"] for row in value["rows"])
+    executed = [row for row in value["rows"] if row["isolation"] != "none"]
+    assert executed and all(row["layers"] for row in executed)
+
+
+def test_tasks_list_show_and_check() -> None:
+    code, said, _ = call("tasks", "list", "--json", "--pool", "code")
+    assert code == 0 and {card["pool"] for card in json.loads(said)} == {"code"}
+    code, said, _ = call("tasks", "show", "gcd", "-d", "2", "--json")
+    assert code == 0 and json.loads(said)[0]["cell"] == "gcd/d2"
+    code, said, _ = call("tasks", "check", "sum_of_terms", "--per-cell", "1", "--json")
+    assert code == 0 and json.loads(said)["holds"]
+
+
+def test_stage_commands_on_files_go_from_a_base_to_a_scored_checkpoint(line: Line, tmp_path: Path) -> None:
+    store, base = ("--store", str(tmp_path / "store")), tmp_path / "sft.bin"
+    base.write_bytes(Path(checkpoint(line)).read_bytes())
+    rolled, judged, learned = (str(tmp_path / name) for name in ("rolled.json", "judged.parquet", "learned.bin"))
+    code, said, _ = call("post-train", "roll", "--base", str(base), "--env", "math,agent", "--n", "4", "--out", rolled, "--json", *store)
+    assert code == 0 and json.loads(said)["trajectories"] >= 16
+    code, said, _ = call("post-train", "verify", "--traj", rolled, "--out", judged, "--report", str(tmp_path / "v.json"), "--json", *store)
+    rows = json.loads(said)["rows"]
+    assert code == 0 and sum(row["n"] for row in rows) >= 16 and json.loads((tmp_path / "v.json").read_text())["rows"] == rows
+    code, said, _ = call("post-train", "rl", "--base", str(base), "--traj", judged, "--adv", "group", "--rounds", "2", "--out", learned,
+                         "--json", *store)
+    assert code == 0 and json.loads(said)["rounds"] == 2
+    code, said, _ = call("post-train", "eval", "--base", learned, "--set", "eval.tasks_per_pool=8", "--json", *store)
+    assert code in (0, 1) and {s["split"] for s in json.loads(said)["report"]["splits"]} == {"fresh", "frozen"}
+
+
+def test_show_mask_marks_assistant_bytes_alone(line: Line) -> None:
+    code, said, _ = call("post-train", "sft", "--base", checkpoint(line), "--show-mask", "1", "--store", str(line.project.store))
+    assert code == 0 and said.count("^") > 0
+    for stream, marks in re.findall(r"^(\\x02.*)\n([ ^]+)$", said, re.M):
+        first = marks.index("^")
+        assert stream[:first].endswith("\\x03")
+
+
+# ---- bad input ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("loop", "--preset", "nanoo"), "did you mean nano"),
+    (("loop", "--preset", "tiny", "--set", "rl.klip=1"), "did you mean rl.clip"),
+    (("train", "--preset", "tiny", "--set", "train.steps=-1"), "train.steps"),
+    (("post-train", "roll", "--base", "nowhere.bin", "--env", "code"), "cannot read nowhere.bin"),
+    (("lineage", "nowhere.bin"), "cannot read nowhere.bin"),
+    (("tasks", "show", "gdc"), "did you mean gcd"),
+    (("post-train", "eval", "--base", "text.bin"), "text.bin"),
+    (("model", "--set", "policy.n_heads=2"), "must equal d_model"),
+])
+def test_bad_input_is_one_paragraph_with_a_way_out_and_exit_code_1(arguments: tuple[str, ...], said: str, tmp_path: Path,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.bin").write_text("this is no checkpoint")
+    code, _, error = call(*arguments)
+    assert code == 1 and error.startswith("dormouse: ") and said in error
+    assert "Traceback" not in error and "\n\n" not in error
+
+
+@pytest.mark.parametrize("arguments", [("loop", "--cycles", "0"), ("loop", "--nonsense"), ("post-train", "rl"), ("nonsense",),
+                                       ("post-train", "rl", "--base", "a", "--traj", "b", "--adv", "learned")])
+def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
+    assert call(*arguments)[0] == 2
+
+
+def test_a_truncated_checkpoint_is_refused_by_every_command_that_takes_one(line: Line, tmp_path: Path) -> None:
+    short = tmp_path / "short.bin"
+    short.write_bytes(Path(checkpoint(line)).read_bytes()[:-100])
+    for arguments in (("decode", "--prompt", "x"), ("post-train", "eval"), ("post-train", "roll", "--env", "code"), ("post-train", "sft")):
+        code, _, error = call(*arguments, "--base", str(short), "--store", str(tmp_path / "s"))
+        assert code == 1 and "truncated" in error, arguments
+
+
+def test_rollouts_of_another_policy_are_refused(line: Line, tmp_path: Path) -> None:
+    store = ("--store", str(line.project.store))
+    rolled = str(tmp_path / "rolled.json")
+    assert call("post-train", "roll", "--base", checkpoint(line), "--env", "math", "--n", "2", "--out", rolled, *store)[0] == 0
+    code, _, error = call("post-train", "rl", "--base", checkpoint(line, "pretrained_checkpoint"), "--traj", rolled, *store)
+    assert code == 1 and "another policy" in error
+
+
+def test_a_file_of_the_wrong_kind_is_named(line: Line) -> None:
+    code, _, error = call("post-train", "verify", "--traj", checkpoint(line), "--store", str(line.project.store))
+    assert code == 1 and "is a checkpoint file" in error
+
+
+# ---- one writer, and what an interruption leaves ----------------------------------------------------------------------------
+
+
+def test_a_second_loop_on_the_same_store_is_refused_and_names_the_first(line: Line) -> None:
+    with StoreLock(line.project.store, "dormouse loop"):
+        result = dormouse("loop", "--preset", "tiny", cwd=line.root)
+    assert result.returncode == 1 and f"pid {os.getpid()}" in result.stderr and "--store" in result.stderr
+
+
+def _loop(root: Path, *more: str) -> "subprocess.Popen[str]":
+    arguments = [part for item in [*SETS, "loop.line=main", *more] for part in ("--set", item)]
+    command = [sys.executable, "-m", "dormouse_pipeline.cli.main", "loop", "--preset", "tiny", "--cycles", "1", *arguments]
+    return subprocess.Popen(command, cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _wait_for(condition: "Path", pattern: str, child: "subprocess.Popen[str]", seconds: float = 100.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not any(condition.glob(pattern)):
+        assert child.poll() is None, child.communicate()[1]
+        assert time.monotonic() < deadline, f"{pattern} never appeared"
+        time.sleep(0.02)
+
+
+def _identities(project: Project) -> dict[str, str]:
+    with project_instance(project) as instance:
+        made = {asset: lineage.latest(instance, asset, "main.c0000") for asset in CYCLE}
+    assert all(made.values()), [name for name, m in made.items() if m is None]
+    return {name: m.artifact.identity for name, m in made.items() if m}
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_a_loop_stopped_inside_rl_resumes_to_the_same_artifacts(line: Line, project: Project, tmp_path: Path, sent: signal.Signals) -> None:
+    child = _loop(tmp_path)
+    _wait_for(project.store / "journal", "rl_checkpoint-*.jsonl", child)
+    child.send_signal(sent)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == (-signal.SIGKILL if sent is signal.SIGKILL else 130), said
+    if sent is signal.SIGINT:
+        assert "goes on where it stopped" in said and "Traceback" not in said
+    again = _loop(tmp_path)
+    _, said = again.communicate(timeout=100)
+    assert again.returncode == 0, said
+    assert "going on at rl_checkpoint" in flat(said) or "going on at failure_memory" in flat(said)
+    assert _identities(project) == _identities(line.project)
+
+
+# ---- progress -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_meter_reports_rate_and_the_line_time_left() -> None:
+    now = [0.0]
+    meter = Meter(lambda: now[0])
+    assert meter.update(0) is None
+    now[0] = 2.0
+    rate = meter.update(100)
+    assert rate == 50.0
+    assert line_of("rollouts", 100, 400, "trajectories", rate, {"lanes": 0.98}) == "rollouts  100/400 trajectories  50/s  lanes 0.98  ~0:06 left"
+
+
+def test_a_log_gets_a_line_every_few_seconds_and_the_last_one() -> None:
+    now, said = [0.0], list[str]()
+    shown = Throttled(said.append, 5.0, now=lambda: now[0])
+    for step in range(13):
+        now[0] = float(step)
+        shown("rl", step, 12, "rounds")
+    assert [line.split()[1] for line in said] == ["5/12", "10/12", "12/12"]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "0:00"), (61, "1:01"), (3725, "1:02:05")])
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(("rate", "text"), [(0.123, "0.12/s"), (412.4, "412/s"), (12345, "12.3k/s"), (3.2e6, "3.2M/s")])
+def test_rate_text(rate: float, text: str) -> None:
+    assert rate_text(rate) == text
