@@ -88,7 +88,7 @@ def _engine_against_policy(policy: Policy, config: RunConfig, requests: list[Rol
     for _ in range(REPEATS):
         with _Timed(policy) as timed:
             began = time.process_time()
-            engine = Engine(policy, config.roll, Ledger(), keep_snapshots=True)
+            engine = Engine(policy, config.roll, Ledger())
             for request in requests:
                 engine.submit(request)
             tokens = sum(t.tokens for t in engine.run())

@@ -30,6 +30,7 @@ END = b"\x05"
 ESCAPE = b"\x10"
 _FLIP = 0x40
 _RESERVED = b"".join(TAG.values()) + END + ESCAPE
+_RESERVED_VALUES = frozenset(_RESERVED)
 _ESCAPED = {bytes([b]): ESCAPE + bytes([b ^ _FLIP]) for b in _RESERVED}
 _ROLE_OF_TAG = {tag: role for role, tag in TAG.items()}
 
@@ -47,7 +48,7 @@ class Span(NamedTuple):
 
 def escape(content: bytes) -> bytes:
     """Raw content -> stream bytes that hold no structural byte. Inverse: `unescape`."""
-    if not any(b in content for b in _RESERVED):
+    if _RESERVED_VALUES.isdisjoint(content):
         return content
     return b"".join(_ESCAPED.get(content[i : i + 1], content[i : i + 1]) for i in range(len(content)))
 

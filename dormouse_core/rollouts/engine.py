@@ -2,15 +2,15 @@
 
 Prompts, role tags, observations and replayed prefixes are forced; the policy's own bytes are sampled. A lane that finishes is
 refilled from the queue at once; when the queue is empty and lanes fall idle, the batch narrows. A group's prompt is prefilled
-once and its state copied into the rows. With `keep_snapshots` every later step boundary (the state just before the assistant
-tag) is kept, so that a fork costs a copy; without one the prefix is replayed byte for byte, to the same bits.
+once and its state copied into the rows. At the steps a request names, the boundary state (just before the
+assistant tag) is kept, so that a fork costs a copy; without one the prefix is replayed byte for byte, to the same bits.
 Nothing is drawn from anything but a row's own keys, so lanes, order, batch-mates and processes change no byte.
 Not here: which episodes are owed (request), forks (forks), files (shards).
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -43,12 +43,11 @@ def roll(policy: Policy, requests: Sequence[RolloutRequest], config: RolloutConf
 class Engine:
     """Plays every submitted request; more may be submitted while it runs."""
 
-    def __init__(self, policy: Policy, config: RolloutConfig, ledger: Ledger, keep_snapshots: bool = False,
+    def __init__(self, policy: Policy, config: RolloutConfig, ledger: Ledger,
                  environment_of: Callable[[str], type[Environment]] = environment) -> None:
         self.policy, self.ledger = policy, ledger
         self.device = next(policy.parameters()).device
         self.most = config.lanes
-        self.keep_snapshots = keep_snapshots
         self.environment_of = environment_of
         self.queue: deque[Episode] = deque()
         self.lanes = Lanes(0)
@@ -56,12 +55,17 @@ class Engine:
         self.snapshots = Snapshots(policy.initial_state, prompts=max(config.lanes // 2, 8))
         self.ticks, self.lane_ticks, self.busy_ticks = 0, 0, 0
 
-    def submit(self, request: RolloutRequest) -> None:
-        self.queue.append(Episode(request, self.environment_of(request.task.environment)))
+    def submit(self, request: RolloutRequest, keep: frozenset[int] = frozenset()) -> None:
+        """Owe an episode. At the steps in `keep` (not step 0: that is behind the prompt) its state is kept for forks."""
+        self.queue.append(Episode(request, self.environment_of(request.task.environment), keep))
 
     def drop(self, key: Boundary) -> None:
         """Forget a kept state: no fork will start there."""
         self.snapshots.drop(key)
+
+    def keep_only(self, trajectories: Iterable[str], wanted: set[Boundary]) -> None:
+        """Forget all kept states of these trajectories but the ones wanted."""
+        self.snapshots.keep_only(trajectories, wanted)
 
     def run(self) -> Iterator[Trajectory]:
         """Play until nothing is owed. The policy is in evaluation mode meanwhile."""
@@ -148,8 +152,9 @@ class Engine:
         if not lanes.busy:
             return []
         started = time.perf_counter()
-        if self.keep_snapshots:
-            self._keep(lanes.at_boundary())
+        boundary = lanes.at_boundary()
+        if len(boundary):
+            self._keep(boundary.tolist())
         ids_B = torch.from_numpy(lanes.next_bytes()).to(self.device)
         before = time.perf_counter()
         logits_BV, _ = self.policy.decode(ids_B, self.state)
@@ -188,12 +193,10 @@ class Engine:
         self.lanes.free(row)
         return episode.trajectory()
 
-    def _keep(self, rows: np.ndarray) -> None:
-        """Keep the boundary states of root episodes in these rows."""
-        kept = [(row, e) for row in rows.tolist() if (e := self.lanes.episodes[row]) and e.request.start is Start.ROOT and e.env]
-        if kept:
-            keys = [(e.request.id, len(e.steps)) for _, e in kept]
-            self.snapshots.keep_steps(keys, [e.env.snapshot() for _, e in kept if e.env], self.state, [row for row, _ in kept])
+    def _keep(self, rows: list[int]) -> None:
+        """Keep the states of these rows, with their environments'."""
+        episodes = [e for row in rows if (e := self.lanes.episodes[row]) is not None]
+        self.snapshots.keep_steps([(e.id, len(e.steps)) for e in episodes], [e.snapshot() for e in episodes], self.state, rows)
 
     def _count(self, trajectory: Trajectory) -> None:
         ledger = self.ledger

@@ -54,9 +54,11 @@ class Forced:
 class Episode:
     """A request being played."""
 
-    def __init__(self, request: RolloutRequest, environment: type[Environment]) -> None:
+    def __init__(self, request: RolloutRequest, environment: type[Environment], keep: frozenset[int] = frozenset()) -> None:
         self.request = request
+        self.id = request.id
         self.environment = environment
+        self.keep = keep
         self.prompt_stream = opening(Role.PROMPT, request.task.prompt)
         self.source = (request.parent_id, request.fork_step) if request.prefix else None
         self.steps: list[Step] = list(request.prefix)
@@ -133,14 +135,19 @@ class Episode:
     def between(self) -> Forced:
         """What is forced between the action just carried out and the next one."""
         stream = END + opening(Role.OBSERVATION, self.steps[-1].observation) + opening(Role.ASSISTANT)
-        return Forced(stream, boundary=len(stream) - 1)
+        return Forced(stream, boundary=len(stream) - 1 if len(self.steps) in self.keep else -1)
+
+    def snapshot(self) -> bytes:
+        """The environment's whole state, before the next action."""
+        assert self.env is not None
+        return self.env.snapshot()
 
     def trajectory(self) -> Trajectory:
         """The finished record."""
         request, task = self.request, self.request.task
         assert self.stop is not None
         return Trajectory(
-            id=request.id, cycle=request.origin.cycle, round=request.origin.round, task_id=task.id, pool=str(task.pool), cell=task.cell,
+            id=self.id, cycle=request.origin.cycle, round=request.origin.round, task_id=task.id, pool=str(task.pool), cell=task.cell,
             group=request.group, row=request.row, start=request.start, parent_id=request.parent_id, fork_step=request.fork_step,
             seed=request.seed, policy=request.origin.policy, lfb_version=request.origin.lfb_version, temperature=request.temperature,
             prompt=task.prompt, steps=tuple(self.steps), stop=self.stop, probe=request.probe, verifier_kind=str(task.verifier),

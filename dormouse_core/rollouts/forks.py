@@ -22,56 +22,65 @@ from dormouse_core.policy.model import Policy
 from dormouse_core.rollouts.deviation import can_deviate
 from dormouse_core.rollouts.engine import Engine
 from dormouse_core.rollouts.request import RolloutRequest, digest
+from dormouse_core.rollouts.snapshots import Boundary
 from dormouse_core.rollouts.trajectory import Start, Trajectory
+
+LIKELY = 4
+"""States are kept at the first LIKELY times as many steps in a group's order as it gets forks; behind others the prefix is replayed."""
 
 
 def roll_with_forks(policy: Policy, requests: Sequence[RolloutRequest], config: RolloutConfig, ledger: Ledger,
                     environment_of: Callable[[str], type[Environment]] = environment) -> Iterator[Trajectory]:
     """Play whole groups, and the forks of each as soon as it is complete. A group's members come before its forks, with
     `fork_count` set; otherwise the order is the lanes'."""
-    engine = Engine(policy, config, ledger, keep_snapshots=True, environment_of=environment_of)
-    owed: dict[str, dict[str, RolloutRequest]] = defaultdict(dict)
+    engine = Engine(policy, config, ledger, environment_of)
+    groups: dict[str, list[RolloutRequest]] = defaultdict(list)
     for request in requests:
-        owed[request.group][request.id] = request
-        engine.submit(request)
-    ended: dict[str, list[tuple[RolloutRequest, Trajectory]]] = defaultdict(list)
+        groups[request.group].append(request)
+    for group in groups.values():
+        likely = set(fork_order(group)[: LIKELY * _wanted(group, config)])
+        for request in group:
+            engine.submit(request, keep=frozenset(k for trajectory, k in likely if trajectory == request.id))
+    ended: dict[str, dict[str, Trajectory]] = defaultdict(dict)
     for trajectory in engine.run():
         if trajectory.start is Start.PREFIX:
             engine.drop((trajectory.parent_id, trajectory.fork_step))
             yield trajectory
             continue
-        group = ended[trajectory.group]
-        group.append((owed[trajectory.group].pop(trajectory.id), trajectory))
-        if not owed[trajectory.group]:
-            members = sorted(ended.pop(trajectory.group), key=lambda member: member[0].row)
-            forks = plan_forks(members, config, ledger)
-            wanted = {(fork.parent_id, fork.fork_step) for fork in forks}
-            for request, member in members:
-                for k in range(len(member.steps)):
-                    if (request.id, k) not in wanted:
-                        engine.drop((request.id, k))
+        members, group = ended[trajectory.group], groups[trajectory.group]
+        members[trajectory.id] = trajectory
+        if len(members) == len(group):
+            del ended[trajectory.group]
+            forks = plan_forks([(request, members[request.id]) for request in group], config, ledger)
+            engine.keep_only(members, {(fork.parent_id, fork.fork_step) for fork in forks})
             for fork in forks:
                 engine.submit(fork)
-            for _, member in members:
+            for member in members.values():
                 yield replace(member, fork_count=sum(fork.parent_id == member.id for fork in forks))
 
 
 def plan_forks(members: Sequence[tuple[RolloutRequest, Trajectory]], config: RolloutConfig, ledger: Ledger) -> list[RolloutRequest]:
     """The forks of one complete group, in the order of their draws. At most one a step."""
-    multi = [(request, t) for request, t in members if request.task.max_steps > 1]
-    eligible = [(request, t, k) for request, t in multi for k, step in enumerate(t.steps)
-                if step.tokens and float(step.entropies[0]) > config.fork_entropy]
-    wanted = _round(len(multi) * config.fork_share, members[0][0].group)
-    ledger.count("rollouts.fork_eligible_steps", len(eligible))
-    if not eligible or not wanted:
-        return []
-    seeds = np.array([seeding.key("fork order", request.seed) for request, _, _ in eligible], dtype=np.int64)
-    steps = np.array([k for _, _, k in eligible], dtype=np.int64)
-    order = np.argsort(seeding.uniform(seeds, steps, np.zeros_like(steps)), kind="stable")
-    chosen = [eligible[i] for i in order[:wanted]]
-    possible = [fork_request(request, t, k) for request, t, k in chosen if can_deviate(t.steps[k])]
+    group, of = [request for request, _ in members], {t.id: (request, t) for request, t in members}
+    eligible = {(t.id, k) for _, t in members for k, step in enumerate(t.steps)
+                if step.tokens and float(step.entropies[0]) > config.fork_entropy}
+    order = fork_order(group)
+    ledger.count("rollouts.fork_eligible_steps", sum(place in eligible for place in order))
+    chosen = [place for place in order if place in eligible][: _wanted(group, config)]
+    possible = [fork_request(*of[name], k) for name, k in chosen if can_deviate(of[name][1].steps[k])]
     ledger.count("rollouts.forks_of_certain_actions", len(chosen) - len(possible))
     return possible
+
+
+def fork_order(group: Sequence[RolloutRequest]) -> list[Boundary]:
+    """Every (trajectory id, step) a group of several-step episodes could be forked at, in an order drawn by keys alone."""
+    several = [request for request in group if request.task.max_steps > 1]
+    if not several:
+        return []
+    places = [(request.id, k) for request in several for k in range(request.task.max_steps)]
+    seeds = np.array([seeding.key("fork order", r.seed) for r in several], dtype=np.int64).repeat([r.task.max_steps for r in several])
+    steps = np.array([k for _, k in places], dtype=np.int64)
+    return [places[i] for i in np.argsort(seeding.uniform(seeds, steps, np.zeros_like(steps)), kind="stable")]
 
 
 def fork_request(request: RolloutRequest, parent: Trajectory, k: int) -> RolloutRequest:
@@ -93,8 +102,9 @@ def fork_request(request: RolloutRequest, parent: Trajectory, k: int) -> Rollout
     )
 
 
-def _round(expected: float, group: str) -> int:
-    """`expected` rounded up or down by a draw of the group's own, so that its mean is exact."""
+def _wanted(group: Sequence[RolloutRequest], config: RolloutConfig) -> int:
+    """How many forks a group gets: `fork_share` for each several-step episode, rounded up or down by a draw of the group's own, so that
+    the mean is exact."""
     zero = np.zeros(1, dtype=np.int64)
-    point = float(seeding.uniform(np.array([seeding.key("fork count", group)], dtype=np.int64), zero, zero)[0])
-    return int(np.floor(expected + point))
+    point = float(seeding.uniform(np.array([seeding.key("fork count", group[0].group)], dtype=np.int64), zero, zero)[0])
+    return int(np.floor(sum(request.task.max_steps > 1 for request in group) * config.fork_share + point))

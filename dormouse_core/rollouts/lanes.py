@@ -111,11 +111,12 @@ class Lanes:
         return np.flatnonzero(self.live_B & (self.at_B == self.boundary_B) & (self.at_B < self.end_B))
 
     def next_bytes(self) -> np.ndarray:
-        """The byte each lane consumes now [B] int64 (0 in idle lanes), moving forced lanes on."""
-        forcing_B = self.at_B < self.end_B
-        rows = np.arange(self.width)
-        ids_B = np.where(forcing_B, self.forced_BL[rows, np.minimum(self.at_B, self.forced_BL.shape[1] - 1)], self.last_B)
-        self.at_B += forcing_B
+        """The byte each lane consumes now [B] int64, moving forced lanes on."""
+        forced = np.flatnonzero(self.at_B < self.end_B)
+        ids_B = self.last_B.copy()
+        if len(forced):
+            ids_B[forced] = self.forced_BL[forced, self.at_B[forced]]
+            self.at_B[forced] += 1
         return ids_B
 
     def sampling(self) -> np.ndarray:

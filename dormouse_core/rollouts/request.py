@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from dormouse_core import seeding
 from dormouse_core.rollouts.trajectory import Start, Step
@@ -24,7 +25,7 @@ class Origin:
     lfb_version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RolloutRequest:
     """One episode to be played. `prefix` are steps that are replayed byte for byte before the first draw."""
 
@@ -43,7 +44,7 @@ class RolloutRequest:
     probe: bool = False
     extra: dict[str, float] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Identity of the trajectory this request becomes: a function of its keys, known before it is played."""
         o = self.origin

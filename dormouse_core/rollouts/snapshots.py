@@ -5,7 +5,7 @@ states stay until `drop`, up to a memory limit, past which they are simply not k
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dormouse_core.policy.state import State
 
@@ -25,6 +25,7 @@ class Snapshots:
         self._prompts: OrderedDict[bytes, int] = OrderedDict()
         self._prompt_limit = prompts
         self._steps: dict[Boundary, tuple[int, bytes]] = {}
+        self._kept_of: dict[str, list[int]] = {}
         self._step_limit = max(limit_bytes // max(len(self.state.row_bytes(0)), 1), 1)
 
     def keep_prompts(self, streams: Sequence[bytes], after: State, needed: frozenset[bytes]) -> None:
@@ -52,7 +53,9 @@ class Snapshots:
         if keys:
             slots = [self._slot() for _ in keys]
             self.state.copy_(slots, source, rows)
-            self._steps.update({key: (slot, blob) for key, slot, blob in zip(keys, slots, blobs, strict=True)})
+            for (name, k), slot, blob in zip(keys, slots, blobs, strict=True):
+                self._steps[name, k] = (slot, blob)
+                self._kept_of.setdefault(name, []).append(k)
 
     def step(self, key: Boundary | None) -> tuple[int, bytes] | None:
         """(slot, environment snapshot) of a kept boundary."""
@@ -62,6 +65,13 @@ class Snapshots:
         kept = self._steps.pop(key, None)
         if kept:
             self._free.append(kept[0])
+
+    def keep_only(self, trajectories: Iterable[str], wanted: set[Boundary]) -> None:
+        """Drop every boundary of these trajectories that is not wanted."""
+        for name in trajectories:
+            for k in self._kept_of.pop(name, ()):
+                if (name, k) not in wanted:
+                    self.drop((name, k))
 
     def __len__(self) -> int:
         return len(self._steps)
