@@ -21,23 +21,28 @@ MAX_CHUNK = 16
 """exp(-cumulative decay) reaches e^(5 * 16) inside a chunk; e^88 would leave fp32."""
 
 
-def kda_step(q_NK: Tensor, k_NK: Tensor, v_NV: Tensor, alpha_NK: Tensor, beta_N1: Tensor, state_NKV: Tensor) -> Tensor:
-    """One byte for N = batch * heads rows. Updates `state_NKV` in place, returns o_NV.
+def kda_step(qk_BH2K: Tensor, v_BHV: Tensor, alpha_BHK: Tensor, beta_BH1: Tensor, state_BHKV: Tensor) -> Tensor:
+    """One byte for B rows of H heads. Updates the contiguous `state_BHKV` in place, returns o_BHV.
 
-    One product reads S'^T k and S'^T q together; the query then sees the write it has not read yet as (k.q) b delta.
+    One product reads S'^T q and S'^T k together; the query then sees the write it has not read yet as (q.k) b delta.
     """
-    state_NKV.mul_(alpha_NK.unsqueeze(-1))
-    read_N2V = torch.bmm(torch.stack((k_NK, q_NK), 1), state_NKV)
-    delta_NV = (v_NV - read_N2V[:, 0]).mul_(beta_N1)
-    state_NKV.baddbmm_(k_NK.unsqueeze(2), delta_NV.unsqueeze(1))
-    return torch.addcmul(read_N2V[:, 1], (k_NK * q_NK).sum(-1, keepdim=True), delta_NV)
+    batch, heads, _, width = qk_BH2K.shape
+    state_NKV = state_BHKV.view(batch * heads, width, -1)
+    state_BHKV.mul_(alpha_BHK.unsqueeze(-1))
+    read_BH2V = torch.bmm(qk_BH2K.reshape(-1, 2, width), state_NKV).view(batch, heads, 2, -1)
+    q_BHK, k_BHK = qk_BH2K.unbind(2)
+    delta_BHV = (v_BHV - read_BH2V[:, :, 1]).mul_(beta_BH1)
+    state_NKV.baddbmm_(k_BHK.reshape(-1, width, 1), delta_BHV.view(-1, 1, delta_BHV.shape[-1]))
+    return torch.addcmul(read_BH2V[:, :, 0], (q_BHK * k_BHK).sum(-1, keepdim=True), delta_BHV)
 
 
 def kda_recurrent(q_NLK: Tensor, k_NLK: Tensor, v_NLV: Tensor, g_NLK: Tensor, beta_NL: Tensor, state_NKV: Tensor) -> tuple[Tensor, Tensor]:
     """The recurrence over a whole window, byte by byte: (o_NLV, final state). The plain form the chunked one is held to."""
     state_NKV, out = state_NKV.clone(), []
+    qk_NL2K, alpha_NLK = torch.stack((q_NLK, k_NLK), 2), g_NLK.exp()
     for t in range(q_NLK.shape[1]):
-        out.append(kda_step(q_NLK[:, t], k_NLK[:, t], v_NLV[:, t], g_NLK[:, t].exp(), beta_NL[:, t, None], state_NKV))
+        qk, v, alpha, beta = (x[:, t].unsqueeze(1) for x in (qk_NL2K, v_NLV, alpha_NLK, beta_NL.unsqueeze(-1)))
+        out.append(kda_step(qk, v, alpha, beta, state_NKV.unsqueeze(1))[:, 0])
     return torch.stack(out, 1), state_NKV
 
 

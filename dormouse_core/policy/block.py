@@ -175,15 +175,15 @@ def iterate_window(
 
 
 def iterate_byte(
-    h_BD: Tensor, iteration: int, start_BP: Tensor, memory: Memory, state_NKV: Tensor, bias_E: Tensor, block: LoopBlock,
+    h_BD: Tensor, iteration: int, start_BP: Tensor, memory: Memory, state_BHKV: Tensor, bias_E: Tensor, block: LoopBlock,
     fused: Fused, config: PolicyConfig,
 ) -> Tensor:
-    """One iteration for one byte a row; the KDA state [B * H, K, V] is updated in place."""
+    """One iteration for one byte a row; the KDA state is updated in place."""
     c_BD = h_BD + block.iter_embed[iteration]
     n_BD = rms_normalise(c_BD, config.norm_eps)
     reads = split_in(n_BD, start_BP, fused, config)
     decay_BD = F.linear(reads.decay, fused.w_decay_DK, fused.b_decay_D)
-    attended_BD = attend_byte(reads.qkv, decay_BD, reads.beta, state_NKV, config.n_heads)
+    attended_BD = attend_byte(reads.qkv, decay_BD, reads.beta, state_BHKV)
     choice = route(reads.control[:, GATES : GATES + config.n_experts], bias_E, config.moe_topk)
     added_BD, joined_BX = join(attended_BD, n_BD, reads, memory, choice, fused, config, dense=True)
     return torch.addmm(c_BD + added_BD, joined_BX, fused.w_out_DX.t())

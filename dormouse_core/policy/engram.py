@@ -7,6 +7,7 @@ Three bytes of left context travel in `State`, so windows and byte-at-a-time dec
 """
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -39,17 +40,25 @@ class Engram(nn.Module):
         self.value = nn.Parameter(torch.empty(config.d_model, width))
 
 
+@cache
+def _constants(n_rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(digest after one byte [256], first row of each order's table [3])."""
+    first_V = (torch.arange(256, device=device) ^ FNV_OFFSET) * FNV_PRIME
+    return first_V, torch.arange(len(ORDERS), device=device) * n_rows
+
+
 def hash_rows(bytes_BX: Tensor, n_rows: int) -> Tensor:
-    """bytes_BX int64 [B, 3 + L], the first three being left context. Returns row numbers [B, L, 3] into the stacked tables."""
+    """bytes_BX int64 [B, 3 + L], the first three being left context. Returns row numbers [B, L, 3] into the stacked tables.
+
+    The three orders advance together: each starts at its oldest byte, the longer ones absorb theirs first.
+    """
     length = bytes_BX.shape[1] - CONTEXT
-    lag = [bytes_BX[:, CONTEXT - n : CONTEXT - n + length] for n in range(CONTEXT + 1)]
-    columns = []
-    for i, order in enumerate(ORDERS):
-        digest = torch.full_like(lag[0], FNV_OFFSET)
-        for n in range(order - 1, -1, -1):
-            digest = (digest ^ lag[n]) * FNV_PRIME
-        columns.append((digest & (n_rows - 1)) + i * n_rows)
-    return torch.stack(columns, -1)
+    first_V, offset_3 = _constants(n_rows, bytes_BX.device)
+    lag = [bytes_BX[:, CONTEXT - n : CONTEXT - n + length].unsqueeze(-1) for n in range(CONTEXT + 1)]
+    digest_BL3 = first_V[torch.cat(lag[1:], -1)]
+    for n in range(CONTEXT - 1, -1, -1):
+        digest_BL3[..., n:].bitwise_xor_(lag[n]).mul_(FNV_PRIME)
+    return digest_BL3.bitwise_and_(n_rows - 1).add_(offset_3)
 
 
 def agreement(key_ND: Tensor, state_ND: Tensor) -> Tensor:

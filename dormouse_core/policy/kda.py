@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.kernels.kda import Saved, chunk_backward, chunk_forward, kda_step
-from dormouse_core.policy.norms import l2_normalise, rms_normalise, sigmoid_rows, silu_rows
+from dormouse_core.policy.norms import rms_normalise, sigmoid_rows, silu_rows
 
 DECAY_FLOOR = -5.0
 OUT_EPS = 1e-5
@@ -132,14 +132,13 @@ def attend_window(qkv_BLX: Tensor, decay_BLD: Tensor, beta_BLH: Tensor, state_BH
     return out
 
 
-def attend_byte(qkv_BX: Tensor, decay_BD: Tensor, beta_BH: Tensor, state_NKV: Tensor, heads: int) -> Tensor:
-    """One byte: updates the state [B * H, K, V] in place, returns the normalised output [B, d]."""
-    batch, width3 = qkv_BX.shape
-    width = width3 // 3 // heads
-    q, k, v = silu_rows(qkv_BX).view(batch, 3, heads, width).unbind(1)
-    q, k = l2_normalise(q) * width**-0.5, l2_normalise(k)
-    alpha = (sigmoid_rows(decay_BD) * DECAY_FLOOR).exp_().view(-1, width)
-    out = kda_step(
-        q.reshape(-1, width), k.reshape(-1, width), v.reshape(-1, width), alpha, beta_BH.reshape(-1, 1), state_NKV
-    )
-    return rms_normalise(out, OUT_EPS).view(batch, heads * width)
+def attend_byte(qkv_BX: Tensor, decay_BD: Tensor, beta_BH: Tensor, state_BHKV: Tensor) -> Tensor:
+    """One byte: updates the state in place, returns the normalised output [B, d]. No gradient."""
+    batch, heads, width, _ = state_BHKV.shape
+    active_BH3K = silu_rows(qkv_BX).view(batch, 3, heads, width).transpose(1, 2)
+    pair_BH2K = active_BH3K[:, :, :2]
+    inverse_BH21 = (pair_BH2K * pair_BH2K).sum(-1, keepdim=True).add_(L2_EPS).rsqrt_()
+    inverse_BH21[:, :, 0] *= width**-0.5
+    alpha_BHK = (sigmoid_rows(decay_BD) * DECAY_FLOOR).exp_().view(batch, heads, width)
+    out_BHV = kda_step(pair_BH2K * inverse_BH21, active_BH3K[:, :, 2], alpha_BHK, beta_BH.unsqueeze(-1), state_BHKV)
+    return rms_normalise(out_BHV, OUT_EPS).reshape(batch, heads * width)

@@ -149,7 +149,7 @@ class Policy(nn.Module):
         packed = self._pack()
         if batch < MIN_ROWS:
             ids_B = F.pad(ids_B, (0, MIN_ROWS - batch))
-        fused, rows = packed.fused, len(ids_B)
+        fused = packed.fused
         context_B4 = torch.cat((state.tail_B3_padded, ids_B.unsqueeze(1)), 1)
         memory = read_memory(hash_rows(context_B4, config.engram_rows).flatten(0, 1), self.block.engram.rows, fused)
         state.tail_B3_padded.copy_(context_B4[:, 1:])
@@ -157,9 +157,8 @@ class Policy(nn.Module):
         start_BP = F.linear(rms_normalise(h_BD, config.norm_eps), fused.w_start_PD)
         total_BD = torch.zeros_like(h_BD)
         for n in range(config.max_iter):
-            stream_NKV = state.kda_TBHKV_padded[n].view(rows * config.n_heads, config.head_dim, config.head_dim)
             h_BD = iterate_byte(
-                h_BD, n, start_BP, memory, stream_NKV, cast(Tensor, self.balance_bias_E), self.block, fused, config
+                h_BD, n, start_BP, memory, state.kda_TBHKV_padded[n], cast(Tensor, self.balance_bias_E), self.block, fused, config
             )
             total_BD += h_BD
         hidden_BD = F.linear((total_BD / config.max_iter) @ self.readout.u, packed.out_v_DR)
