@@ -134,7 +134,7 @@ def test_decoding_notices_changed_weights_without_being_told() -> None:
     policy, ids_B = lively(TINY), some_bytes(4)
     first = policy.decode(ids_B, policy.initial_state(4))[0]
     with torch.no_grad():
-        policy.block.controller.add_(0.5)
+        policy.block.mem_dense.mul_(2.0)
     changed = policy.decode(ids_B, policy.initial_state(4))[0]
     assert not torch.equal(first, changed)
     policy.load_state_dict(lively(TINY).state_dict())
