@@ -26,7 +26,7 @@ from dormouse_pipeline.instance import Project, project_instance, write_instance
 from dormouse_pipeline.partitions import CycleKey, cycles
 
 HOST = "127.0.0.1"
-START_SECONDS, STOP_SECONDS = 90.0, 15.0
+START_SECONDS, STOP_SECONDS = 180.0, 20.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -87,8 +87,8 @@ def prepare(project: Project) -> None:
 def start(project: Project, port: int) -> "subprocess.Popen[bytes]":
     """`dagster dev` in its own process group. It stops when this process dies, however it dies."""
     environment = os.environ | {"DAGSTER_HOME": os.environ.get("DAGSTER_HOME", str(project.home)), STORE_VARIABLE: str(project.store)}
-    command = [sys.executable, "-m", "dagster", "dev", "-h", HOST, "-p", str(port), "-w", str(project.home / "workspace.yaml"),
-               "--log-level", "warning", "--code-server-log-level", "warning"]
+    command = [sys.executable, "-W", "ignore:Function `dev_command`", "-m", "dagster", "dev", "-h", HOST, "-p", str(port),
+               "-w", str(project.home / "workspace.yaml"), "--log-level", "warning", "--code-server-log-level", "warning"]
     return subprocess.Popen(command, env=environment, cwd=Path.cwd(), start_new_session=True, preexec_fn=_own_signals)
 
 

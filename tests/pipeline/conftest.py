@@ -17,7 +17,7 @@ from dormouse_pipeline.resources import Crew, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 SETS = [f"train.data={ROOT / 'dormouse_core' / 'config'}", "train.steps=4", "train.eval_batches=1", "sft.rows_per_pool=12",
-        "sft.max_epochs=2", "rl.rounds=4", "rl.ckpt_every=1", "eval.tasks_per_pool=3", "eval.bootstrap=100", "eval.samples=2"]
+        "sft.max_epochs=2", "rl.rounds=8", "rl.ckpt_every=1", "eval.tasks_per_pool=3", "eval.bootstrap=100", "eval.samples=2"]
 """Preset tiny, smaller still: the machinery is tested here, not what it learns."""
 
 
@@ -62,7 +62,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Line:
     return Line(root, project, drive(project, 2))
 
 
-def dormouse(*arguments: str, cwd: Path, timeout: float = 110.0) -> "subprocess.CompletedProcess[str]":
+def dormouse(*arguments: str, cwd: Path, timeout: float = 300.0) -> "subprocess.CompletedProcess[str]":
     """The command line as a user calls it."""
     return subprocess.run([sys.executable, "-m", "dormouse_pipeline.cli.main", *arguments], cwd=cwd, env=environment(), capture_output=True,
                           text=True, timeout=timeout, check=False)

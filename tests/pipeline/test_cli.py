@@ -199,9 +199,9 @@ def _loop(root: Path, *more: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def _wait_for(condition: "Path", pattern: str, child: "subprocess.Popen[str]", seconds: float = 100.0) -> None:
+def _wait_for(folder: Path, pattern: str, child: "subprocess.Popen[str]", seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
-    while not any(condition.glob(pattern)):
+    while not any(folder.glob(pattern)):
         assert child.poll() is None, child.communicate()[1]
         assert time.monotonic() < deadline, f"{pattern} never appeared"
         time.sleep(0.02)
@@ -214,17 +214,18 @@ def _identities(project: Project) -> dict[str, str]:
     return {name: m.artifact.identity for name, m in made.items() if m}
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_a_loop_stopped_inside_rl_resumes_to_the_same_artifacts(line: Line, project: Project, tmp_path: Path, sent: signal.Signals) -> None:
     child = _loop(tmp_path)
     _wait_for(project.store / "journal", "rl_checkpoint-*.jsonl", child)
     child.send_signal(sent)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=120)
     assert child.returncode == (-signal.SIGKILL if sent is signal.SIGKILL else 130), said
     if sent is signal.SIGINT:
         assert "goes on where it stopped" in said and "Traceback" not in said
     again = _loop(tmp_path)
-    _, said = again.communicate(timeout=100)
+    _, said = again.communicate(timeout=300)
     assert again.returncode == 0, said
     assert "going on at rl_checkpoint" in flat(said) or "going on at failure_memory" in flat(said)
     assert _identities(project) == _identities(line.project)
