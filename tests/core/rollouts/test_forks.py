@@ -102,20 +102,36 @@ def test_no_kept_state_outlives_the_round(rolled, policy, config, monkeypatch):
     assert len(engines[0].snapshots) == 0
 
 
-def test_which_steps_are_forked_does_not_depend_on_the_actions_taken(rolled, config):
+@pytest.mark.parametrize("log_prob", [-3.0, -1e-4])
+def test_which_steps_are_forked_does_not_depend_on_the_actions_taken(rolled, config, log_prob):
     owed, done, _, _ = rolled
     roots = sorted((t for t in done.values() if t.start is Start.ROOT), key=lambda t: (t.group, t.row))
     group = [(owed[t.id], t) for t in roots if t.group == roots[0].group]
-    others = [(request, replace(t, steps=tuple(_other_action(s) for s in t.steps))) for request, t in group]
+    others = [(request, replace(t, steps=tuple(_other_action(s, log_prob) for s in t.steps))) for request, t in group]
     planned = [{(f.parent_id, f.fork_step) for f in plan_forks(members, config.roll, Ledger())} for members in (group, others)]
     assert planned[0] == planned[1] != set()
 
 
-def _other_action(step: Step) -> Step:
-    """The same state (so the same first entropy), another action."""
+def _other_action(step: Step, log_prob: float) -> Step:
+    """The same state (so the same first entropy), another action, rare or all but certain."""
     n = 4
     entropies = np.concatenate([step.entropies[:1], np.zeros(n - 1, dtype=np.float32)])
-    return replace(step, action_bytes=b"zzz", ended=True, parsed="", log_probs=np.full(n, -3.0, dtype=np.float32), entropies=entropies)
+    return replace(step, action_bytes=b"zzz", ended=True, parsed="", log_probs=np.full(n, log_prob, dtype=np.float32), entropies=entropies)
+
+
+class _Mute(RegisterMachine):
+    """Names no canonical action, so nothing but excluded sampling keeps a fork off its parent's action."""
+
+    def step(self, action):
+        return replace(super().step(action), parsed="")
+
+
+def test_excluded_sampling_alone_never_repeats_the_realised_bytes(policy, tasks, origin, config):
+    every = config.roll.model_copy(update={"fork_share": 1.0})
+    done = {t.id: t for t in roll_with_forks(policy, requests(tasks, origin, g=8), every, Ledger(), environment_of=lambda name: _Mute)}
+    forks = [t for t in done.values() if t.start is Start.PREFIX]
+    assert len(forks) > 40 and all(f.extra["redraws"] == 0 for f in forks)
+    assert all(realised_bytes(f.steps[f.fork_step]) != realised_bytes(done[f.parent_id].steps[f.fork_step]) for f in forks)
 
 
 def test_a_step_below_the_entropy_bound_is_never_forked(rolled, policy, config):
