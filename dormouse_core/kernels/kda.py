@@ -5,7 +5,8 @@ Per head, with state S [K, V], decay a_t = exp(g_t) in (0, 1) per key channel an
     S' = diag(a_t) S_{t-1};   S_t = S' + b_t k_t (v_t - S'^T k_t)^T;   o_t = S_t^T q_t
 
 `kda_step` runs it one byte at a time and updates S in place (decode). `kda_chunked` runs C bytes at a time with dense
-products and loops over chunks only (training); its backward is written out, which costs a third of the taped one.
+products and loops over chunks only (training); its backward is written out: forward and backward together
+took about 20 ms where the taped form took 23 to 31 (32 x 100 bytes, 3 heads, a busy machine).
 Queries arrive scaled; everything is fp32 or fp64.
 Not here: projections, normalisation of q and k, the output gate (policy/kda.py).
 """
