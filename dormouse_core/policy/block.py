@@ -156,9 +156,9 @@ def join(
 
 def iterate_window(
     h_BLD: Tensor, iteration: int, start_NP: Tensor, memory: Memory, state_BHKV: Tensor, bias_E: Tensor, block: LoopBlock,
-    fused: Fused, config: PolicyConfig,
+    fused: Fused, config: PolicyConfig, past_BL: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Route]:
-    """One iteration over a window: (h, this iteration's final KDA state, the router's choice)."""
+    """One iteration over a window: (h, this iteration's final KDA state, the router's choice). past_BL: True past a row's end."""
     batch, length, d = h_BLD.shape
     c_ND = h_BLD.reshape(-1, d) + block.iter_embed[iteration]
     n_ND = rms_normalise(c_ND, config.norm_eps)
@@ -166,7 +166,7 @@ def iterate_window(
     decay_ND = F.linear(reads.decay, fused.w_decay_DK, fused.b_decay_D)
     attended_BLD, state = attend_window(
         reads.qkv.unflatten(0, (batch, length)), decay_ND.view(batch, length, d), reads.beta.unflatten(0, (batch, length)),
-        state_BHKV, config.chunk,
+        state_BHKV, config.chunk, past_BL,
     )
     choice = route(reads.control[:, GATES : GATES + config.n_experts], bias_E, config.moe_topk)
     added_ND, joined_NX = join(attended_BLD.reshape(-1, d), n_ND, reads, memory, choice, fused, config, dense=False)

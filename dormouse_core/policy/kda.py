@@ -126,8 +126,17 @@ class _Window(torch.autograd.Function):
         )
 
 
-def attend_window(qkv_BLX: Tensor, decay_BLD: Tensor, beta_BLH: Tensor, state_BHKV: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """qkv before SiLU [B, L, 3d], decay logits [B, L, d], beta in (0, 1). Returns (o, RMS-normalised per head [B, L, d], final state)."""
+def attend_window(
+    qkv_BLX: Tensor, decay_BLD: Tensor, beta_BLH: Tensor, state_BHKV: Tensor, chunk: int, past_BL: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """qkv before SiLU [B, L, 3d], decay logits [B, L, d], beta in (0, 1). Returns (o, RMS-normalised per head [B, L, d], final state).
+
+    past_BL: bytes that leave no trace in the state: no decay, nothing written.
+    """
+    if past_BL is not None:
+        past_BL1 = past_BL.unsqueeze(-1)
+        qkv_BLX, beta_BLH = qkv_BLX.masked_fill(past_BL1, 0.0), beta_BLH.masked_fill(past_BL1, 0.0)
+        decay_BLD = decay_BLD.masked_fill(past_BL1, float("-inf"))
     out: tuple[Tensor, Tensor] = _Window.apply(qkv_BLX, decay_BLD, beta_BLH, state_BHKV, chunk)
     return out
 

@@ -17,7 +17,7 @@ from dormouse_core.policy.engram import hash_rows
 from dormouse_core.policy.experts import Tsct
 from dormouse_core.policy.heads import LinearHead
 from dormouse_core.policy.norms import rms_normalise
-from dormouse_core.policy.state import MIN_ROWS, State
+from dormouse_core.policy.state import CONTEXT, MIN_ROWS, State
 
 
 class PolicyOutput(NamedTuple):
@@ -81,11 +81,15 @@ class Policy(nn.Module):
     def _logits(self, hidden_XD: Tensor, w_head_VD: Tensor) -> Tensor:
         return F.linear(rms_normalise(hidden_XD, self.config.norm_eps), w_head_VD).float()
 
-    def forward(self, ids_BL: Tensor, state: State | None = None, deep: bool = False) -> PolicyOutput:
-        """ids_BL: int64 bytes. Row b, position j of the logits predicts byte j + 1 from bytes 0..j and the state before."""
+    def forward(self, ids_BL: Tensor, state: State | None = None, deep: bool = False, length_B: Tensor | None = None) -> PolicyOutput:
+        """ids_BL: int64 bytes. Row b, position j of the logits predicts byte j + 1 from bytes 0..j and the state before.
+
+        length_B: where rows end; the final state is then the one behind each row's own last byte, with the bits it has when the
+        row runs alone. What is computed at positions past a row's end means nothing.
+        """
         batch, length = ids_BL.shape
         if batch * length < MIN_ROWS:
-            return self._forward_few(ids_BL, state, deep)
+            return self._forward_few(ids_BL, state, deep, length_B)
         config, block = self.config, self.block
         state = state if state is not None else self.initial_state(batch)
         fused, w_head_VD = fuse(block, config), self.head_weight()
@@ -93,10 +97,12 @@ class Policy(nn.Module):
         memory = read_memory(hash_rows(context_BX, config.engram_rows).flatten(0, 1), block.engram.rows, fused)
         h_BLD = F.embedding(ids_BL, self.embedding)
         start_NP = F.linear(rms_normalise(h_BLD.flatten(0, 1), config.norm_eps), fused.w_start_PD)
+        past_BL = None if length_B is None else torch.arange(length, device=ids_BL.device) >= length_B.unsqueeze(1)
         streams, readings = [], []
         for n in range(config.max_iter):
             h_BLD, stream, choice = iterate_window(
-                h_BLD, n, start_NP, memory, state.kda_TBHKV_padded[n, :batch], cast(Tensor, self.balance_bias_E), block, fused, config
+                h_BLD, n, start_NP, memory, state.kda_TBHKV_padded[n, :batch], cast(Tensor, self.balance_bias_E), block, fused, config,
+                past_BL,
             )
             streams.append(stream)
             readings.append(h_BLD)
@@ -108,9 +114,9 @@ class Policy(nn.Module):
         deep_TBLV = None
         if deep:
             deep_TBLV = torch.stack([self._logits(F.linear(h @ self.readout.u, out_v_DR), w_head_VD) for h in readings])
-        return PolicyOutput(self._logits(hidden_BLD, w_head_VD), hidden_BLD, _state(streams, context_BX, batch), deep_TBLV)
+        return PolicyOutput(self._logits(hidden_BLD, w_head_VD), hidden_BLD, _state(streams, context_BX, batch, length_B), deep_TBLV)
 
-    def _forward_few(self, ids_BL: Tensor, state: State | None, deep: bool) -> PolicyOutput:
+    def _forward_few(self, ids_BL: Tensor, state: State | None, deep: bool, length_B: Tensor | None) -> PolicyOutput:
         """Windows of fewer than 16 bytes in all: run with padding rows, so that their bits are those of a larger batch.
         What they select is not counted as load."""
         batch = len(ids_BL)
@@ -118,7 +124,8 @@ class Policy(nn.Module):
         padded = State(state.kda_TBHKV_padded, state.tail_B3_padded, len(state.tail_B3_padded))
         counting, self.count_load = self.count_load, False
         try:
-            out = self.forward(F.pad(ids_BL, (0, 0, 0, padded.batch - batch)), padded, deep)
+            ends_B = None if length_B is None else F.pad(length_B, (0, padded.batch - batch))
+            out = self.forward(F.pad(ids_BL, (0, 0, 0, padded.batch - batch)), padded, deep, ends_B)
         finally:
             self.count_load = counting
         final = State(out.state.kda_TBHKV_padded, out.state.tail_B3_padded, batch)
@@ -165,9 +172,11 @@ class Policy(nn.Module):
         return self._logits(hidden_BD, packed.w_head_VD)[:batch], hidden_BD[:batch]
 
 
-def _state(streams: list[Tensor], context_BX: Tensor, batch: int) -> State:
-    """The state after a window, with its storage padded to 4 rows."""
-    kda_TBHKV, tail_B3 = torch.stack(streams), context_BX[:, -3:]
+def _state(streams: list[Tensor], context_BX: Tensor, batch: int, length_B: Tensor | None) -> State:
+    """The state after a window (after each row's own end where lengths are given), with its storage padded to MIN_ROWS rows."""
+    kda_TBHKV, tail_B3 = torch.stack(streams), context_BX[:, -CONTEXT:]
+    if length_B is not None:
+        tail_B3 = context_BX.gather(1, length_B.unsqueeze(1) + torch.arange(CONTEXT, device=length_B.device))
     short = MIN_ROWS - batch
     if short > 0:
         kda_TBHKV = F.pad(kda_TBHKV, (0, 0, 0, 0, 0, 0, 0, short))

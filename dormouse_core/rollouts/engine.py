@@ -133,16 +133,15 @@ class Engine:
         self.state.copy_([row for row, _ in admitted], self.snapshots.state, slots)
 
     def _prefill(self, prompts: Sequence[bytes], needed: frozenset[bytes]) -> None:
-        """Run prompts, equal lengths together, and keep the state after each."""
+        """Run prompts, those of like length together, and keep the state after each."""
         started = time.perf_counter()
-        by_length: dict[int, list[bytes]] = {}
-        for stream in prompts:
-            by_length.setdefault(len(stream), []).append(stream)
-        for streams in by_length.values():
-            for i in range(0, len(streams), PREFILL_BATCH):
-                part = streams[i : i + PREFILL_BATCH]
-                after = self.policy(torch.tensor([list(stream) for stream in part], device=self.device)).state
-                self.snapshots.keep_prompts(part, after, needed)
+        ordered = sorted(prompts, key=len)
+        for i in range(0, len(ordered), PREFILL_BATCH):
+            part = ordered[i : i + PREFILL_BATCH]
+            longest = len(part[-1])
+            ids_BL = torch.tensor([list(stream.ljust(longest, b"\0")) for stream in part], device=self.device)
+            after = self.policy(ids_BL, length_B=torch.tensor([len(stream) for stream in part], device=self.device)).state
+            self.snapshots.keep_prompts(part, after, needed)
         self.ledger.seconds["rollouts.prefill"] += time.perf_counter() - started
 
     # --- one byte for every lane
