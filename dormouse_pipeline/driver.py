@@ -8,6 +8,7 @@ Not here: what a cycle does (assets), and what is shown of it (cli).
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import dagster as dg
@@ -73,6 +74,7 @@ class Driver:
         """Base and cycles up to the number asked for. Raises DormouseError when the store is in use, the configuration drifted or a
         stage failed; what was done before stays done."""
         with hold_store(self.project.store, "dormouse loop"), project_instance(self.project) as instance:
+            load_stages()
             close_broken_runs(instance)
             config = self.settings.config()
             self._refuse_drift(instance, config)
@@ -139,6 +141,12 @@ def launch_config(settings: Settings, quiet: bool = True) -> dict[str, Any]:
     if quiet:
         config["loggers"] = {"console": {"config": {"log_level": "CRITICAL"}}}
     return config
+
+
+def load_stages() -> None:
+    """Import what the stages stand on (torch, above all) before the first run, not inside it."""
+    for module in ("learning.pretrain", "learning.rl", "evaluation.holdout", "evolution.plan", "monitors.collapse"):
+        import_module(f"dormouse_core.{module}")
 
 
 def close_broken_runs(instance: dg.DagsterInstance) -> None:

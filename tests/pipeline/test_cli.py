@@ -82,7 +82,8 @@ def test_the_loop_run_again_prints_tables_curve_and_the_next_command(line: Line)
 
 
 def test_decode_answers_a_prompt_with_the_policy(line: Line) -> None:
-    code, said, _ = call("decode", "--base", checkpoint(line), "--prompt", "1+2", "--max-bytes", "8", "--store", str(line.project.store), "--json")
+    store = ("--store", str(line.project.store))
+    code, said, _ = call("decode", "--base", checkpoint(line), "--prompt", "1+2", "--max-bytes", "8", "--json", *store)
     (answer,) = json.loads(said)["answers"]
     assert code == 0 and answer["bytes"] <= 8 and answer["log_prob"] < 0
 
@@ -241,7 +242,8 @@ def test_a_meter_reports_rate_and_the_line_time_left() -> None:
     now[0] = 2.0
     rate = meter.update(100)
     assert rate == 50.0
-    assert line_of("rollouts", 100, 400, "trajectories", rate, {"lanes": 0.98}) == "rollouts  100/400 trajectories  50/s  lanes 0.98  ~0:06 left"
+    line = line_of("rollouts", 100, 400, "trajectories", rate, {"lanes": 0.98})
+    assert line == "rollouts  100/400 trajectories  50/s  lanes 0.98  ~0:06 left"
 
 
 def test_a_log_gets_a_line_every_few_seconds_and_the_last_one() -> None:

@@ -31,7 +31,7 @@ class Ui:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         command = [sys.executable, "-m", "dormouse_pipeline.cli.main", "ui", "--port", str(self.port)]
-        self.log = open(root / "ui.log", "w+", encoding="utf-8")
+        self.log = open(root / "ui.log", "w+", encoding="utf-8")  # noqa: SIM115 - open as long as the UI is
         self.process = subprocess.Popen(command, cwd=root, env=environment(), stdout=self.log, stderr=subprocess.STDOUT)
 
     def said(self) -> str:
@@ -93,7 +93,8 @@ def test_a_second_ui_on_the_same_project_is_refused(ui: Ui, root: Path) -> None:
 LAUNCH = """mutation Launch($params: ExecutionParams!) { launchPipelineExecution(executionParams: $params) {
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
   ... on RunConfigValidationInvalid { errors { message } } } }"""
-SENSOR = """mutation Start($selector: SensorSelector!) { startSensor(sensorSelector: $selector) { __typename ... on PythonError { message } } }"""
+SENSOR = """mutation Start($selector: SensorSelector!) { startSensor(sensorSelector: $selector) {
+  __typename ... on PythonError { message } } }"""
 REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "dormouse"}
 
 
