@@ -154,10 +154,8 @@ def test_a_card_shows_each_family_once() -> None:
     assert cards(names=["gcd"])[0].example.startswith(b"D")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("rg_")])
 def test_the_library_question_is_kept_beside_a_compact_prompt(name: str) -> None:
-    if not name.startswith("rg_"):
-        pytest.skip("not a library family")
     task = draw(name, 1, Split.TRAIN, 0, "question")
     assert task.params["question"] and task.licence == "Apache-2.0"
     assert (task.prompt.decode() == task.params["question"]) == name.endswith("_text")
