@@ -128,7 +128,7 @@ if __name__ == "__main__":
     pool.set_weights(build_policy(resolve("tiny").policy, 1))
     print(*[w.process.pid for w in pool._crew], flush=True)
     try:
-        pool.map(sleeps, range(2))
+        pool.map(sleeps, [sys.argv[1] + "/0", sys.argv[1] + "/1"])
     except KeyboardInterrupt:
         print("interrupted", flush=True)
         sys.exit(130)
@@ -136,7 +136,8 @@ if __name__ == "__main__":
 
 
 def sleeps(policy, item):
-    time.sleep(60)
+    Path(item).touch()
+    time.sleep(600)
 
 
 def _alive(pid: int) -> bool:
@@ -147,19 +148,25 @@ def _alive(pid: int) -> bool:
         return False
 
 
+def _until(condition, seconds=120):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_no_child_outlives_its_owner(tmp_path, how):
     script = tmp_path / "owner.py"
     script.write_text(_OWNER)
-    owner = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    owner = subprocess.Popen([sys.executable, str(script), str(tmp_path)], stdout=subprocess.PIPE, text=True,
+                             env={**os.environ, "PYTHONPATH": str(ROOT)})
     children = [int(pid) for pid in owner.stdout.readline().split()]
     assert len(children) == 2 and all(_alive(pid) for pid in children)
-    time.sleep(0.3)
+    _until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
     owner.send_signal(how)
-    rest = owner.communicate(timeout=20)[0]
+    rest = owner.communicate(timeout=120)[0]
     assert owner.returncode == (130 if how is signal.SIGINT else -signal.SIGKILL)
     assert ("interrupted" in rest) == (how is signal.SIGINT)
-    until = time.monotonic() + 5
-    while any(_alive(pid) for pid in children) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(_alive(pid) for pid in children)
+    _until(lambda: not any(_alive(pid) for pid in children))
