@@ -61,7 +61,8 @@ def test_every_content_belongs_to_exactly_one_of_train_frozen_and_fresh(content:
 def test_seeds_differ_in_every_name_and_only_the_frozen_split_ignores_its_root() -> None:
     base = (Split.TRAIN, "gcd", 1, 3, "7")
     others = [(Split.FRESH, "gcd", 1, 3, "7"), (Split.TRAIN, "gc", 1, 3, "7"), (Split.TRAIN, "gcd", 2, 3, "7"),
-              (Split.TRAIN, "gcd", 1, 4, "7"), (Split.TRAIN, "gcd", 1, 3, "8"), (Split.TRAIN, "gcd", 13, 3, "7"), (Split.TRAIN, "gcd1", 1, 3, "7")]
+              (Split.TRAIN, "gcd", 1, 4, "7"), (Split.TRAIN, "gcd", 1, 3, "8"), (Split.TRAIN, "gcd", 13, 3, "7"),
+              (Split.TRAIN, "gcd1", 1, 3, "7")]
     seeds = [split_seed(*args) for args in [base, *others]]
     assert len(set(seeds)) == len(seeds)
     assert split_seed(Split.FROZEN, "gcd", 1, 3, "a") == split_seed(Split.FROZEN, "gcd", 1, 3, "b")
