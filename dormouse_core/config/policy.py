@@ -35,6 +35,14 @@ class PolicyConfig(Config):
     """Memory floor: the table can never own more than this share of its branch."""
     norm_eps: float = Field(1e-3, gt=0)
     """RMSNorm epsilon."""
+    embedding_std: float = Field(1.0, gt=0)
+    """Spread of the byte embedding at the start. Small presets learn faster from a quiet embedding: at 1 the block's first
+    outputs are drowned by it."""
+    kda_std: float = Field(0.02, gt=0)
+    """Spread of the KDA projections at the start. 0.02 suits d 768 and up; near 1 / sqrt(d_model) suits small presets."""
+    decay_bias: tuple[float, float] = (-4.6, -4.6)
+    """Decay logit of the first and the last head at the start, evenly between. alpha = exp(-5 sigmoid(bias)): -4.6 is a
+    memory of about 20 bytes, -1 of about one. The sign is the lever: any logit above 0 caps alpha at 0.082."""
     chunk: int = Field(16, ge=1, le=16)
     """KDA chunk; at most 16 so that cumulative decay stays inside fp32."""
     lfb_step: float = Field(1e-3, ge=0)

@@ -9,10 +9,6 @@ from torch import Tensor
 
 from dormouse_core.seeding import key
 
-DECAY_BIAS = -4.6
-"""Decay logit at the start: alpha = exp(-5 * sigmoid(-4.6)) = 0.951, a memory of about 20 bytes. The sign is the lever:
-any logit above 0 caps alpha at 0.082."""
-
 
 def generator(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(key("policy-init", seed, name))
@@ -36,3 +32,8 @@ def orthonormal(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
 def fan_in_scale(n_out: int, rank: int) -> float:
     """Scale of a factored linear that gives unit-variance input an output variance of 1/3, as a fan-in uniform would."""
     return math.sqrt(n_out / (3 * rank))
+
+
+def head_ramp(ends: tuple[float, float], heads: int, width: int) -> Tensor:
+    """[width]: one value a head, evenly from the first end to the second, repeated over the head's channels."""
+    return torch.linspace(ends[0], ends[1], heads).repeat_interleave(width // heads)

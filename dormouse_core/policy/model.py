@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dormouse_core.artifacts.checkpoint import Checkpoint, check_tensors
 from dormouse_core.config.policy import PolicyConfig
-from dormouse_core.policy.init import DECAY_BIAS, fan_in_scale, fan_in_uniform, generator, normal, orthonormal
+from dormouse_core.policy.init import fan_in_scale, fan_in_uniform, generator, head_ramp, normal, orthonormal
 from dormouse_core.policy.network import Policy, PolicyOutput
 
 __all__ = ["Policy", "PolicyOutput", "build_policy", "expected_tensors", "load_policy", "meta_policy"]
@@ -26,10 +26,12 @@ def _normal(std: float) -> Fill:
 def initial_values(config: PolicyConfig) -> Mapping[str, Fill]:
     """How each parameter starts, by name. A parameter without a row here is a KeyError in `build_policy`."""
     d, f = config.d_model, config.d_ffn
-    fills: dict[str, Fill] = {"embedding": _normal(1.0), "final_norm": _constant(1.0), "block.norm": _constant(1.0)}
+    fills: dict[str, Fill] = {"embedding": _normal(config.embedding_std), "final_norm": _constant(1.0), "block.norm": _constant(1.0)}
     fills |= {"block.iter_embed": _constant(0.0), "block.rho": _constant(1.0)}
-    fills |= {f"block.kda.{name}": _normal(0.02) for name in ("query", "key", "value", "gate", "out", "decay_up", "decay_down", "beta")}
-    fills |= {"block.kda.decay_bias": _constant(DECAY_BIAS), "block.kda.decay_rate": _constant(0.0)}
+    fills |= {f"block.kda.{name}": _normal(config.kda_std) for name in ("query", "key", "value", "gate", "out")}
+    fills |= {f"block.kda.{name}": _normal(0.02) for name in ("decay_up", "decay_down", "beta")}
+    fills |= {"block.kda.decay_bias": lambda shape, rng: head_ramp(config.decay_bias, config.n_heads, shape[0])}
+    fills |= {"block.kda.decay_rate": _constant(0.0)}
     fills |= {"block.kda.out_norm": _constant(1.0), "block.engram.rows": _normal(0.02)}
     fills |= dict.fromkeys(("block.controller", "block.mem_dense", "block.engram.key", "block.engram.value"), fan_in_uniform)
     factored = {
