@@ -1,7 +1,7 @@
 """Reinforcement learning in rounds: judged trajectories -> credit -> one update, then the next round from the moved weights.
 
 Round 0 is what the rollouts and verify stages left; rounds 1.. are rolled and judged here by the same functions, committed
-as they end, and named among the checkpoint's parents. A killed run goes on from its resume file and re-rolls nothing that
+beside their update, and named among the checkpoint's parents. A killed run goes on from its resume file and re-rolls nothing that
 was committed; its final weights are those of a run that was never stopped.
 Order of application: screened rows leave (reward) -> R -> group credit -> forks -> weights -> loss -> interleave -> update.
 Not here: each of these (reward, advantage, batches, loss, interleave, update), where rounds come from (rounds).
@@ -10,7 +10,6 @@ Not here: each of these (reward, advantage, batches, loss, interleave, update), 
 import time
 from contextlib import ExitStack
 from enum import StrEnum
-from typing import Any
 
 import torch
 
@@ -27,7 +26,7 @@ from dormouse_core.learning.batches import step_batches
 from dormouse_core.learning.interleave import Interleave, interleave_seed, share_of, stored_rows
 from dormouse_core.learning.monitor import PARITY_LIMIT, Round, metrics, refuse_foreign, refuse_no_verdict, refuse_truncation
 from dormouse_core.learning.rounds import Rounds
-from dormouse_core.learning.update import Fuse, Outcome, RlWork, base_log_probs, merged, update
+from dormouse_core.learning.update import Fuse, Outcome, RlWork, merged, update
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.optim.groups import build_optimizer
 from dormouse_core.policy.model import load_policy
@@ -97,6 +96,7 @@ class _Session:
             shown = {name: row[name] for name in ("pass_rate", "groups_live", "groups_dead", "kl", "entropy") if name in row}
             self.ledger.progress("rl", self.next, self.last, "rounds", **shown)
             if self.next % rl.ckpt_every == 0 and self.next < self.last:
+                self.rounds.settle()
                 self.store.save_resume(self.key, self._checkpoint(self.optimizer.state()), self._provenance(()))
 
     def finish(self) -> Artifact:
@@ -136,17 +136,15 @@ class _Session:
         rewards = reward.shape(round.trajectories, round.verdicts, round.tasks, rl.reward)
         credit = estimate(round.trajectories, rewards, rl.advantage)
         batches = step_batches(round.trajectories, credit, rl.aggregation, rl.micro_batches)
-        bases: list[Any] = [None] * len(batches)
-        if rl.kl and batches:
-            self.pool.set_weights(self.base)
-            bases = self.pool.map(base_log_probs, batches)
-        works = [RlWork(b, loss.LossWeights.of(rl), ref) for b, ref in zip(batches, bases, strict=True)]
+        works = [RlWork(b, loss.LossWeights.of(rl)) for b in batches]
+        if rl.kl:
+            self.pool.set_reference(self.base)
         rate, outcomes = self.optimizer.lr(), []
         for epoch in range(rl.epochs):
             self.pool.set_weights(self.policy)
             carried = self.interleave.works(round.number * rl.epochs + epoch) if self.interleave else []
             self.ledger.ask("sft interleave", ran=bool(carried))
-            outcomes.append(update(self.policy, self.optimizer, self.pool, [*works, *carried]))
+            outcomes.append(update(self.policy, self.optimizer, self.pool, [*works, *carried], reference=rl.kl > 0))
             self.fuse.check(outcomes[-1], f"round {round.number}")
             self._check_parity(outcomes[0], round.number)
             self.ledger.count("rl.updates", outcomes[-1].applied)

@@ -1,11 +1,14 @@
 """Where the rounds of a cycle come from: the stored one, and those rolled and judged from the live weights.
 
-A round that was rolled here is committed whole (tasks, shards, verdicts) before it is learnt from, so a resumed stage reads
-it back. Not here: learning (rl.py), sampling and judging themselves (rollouts, verifiers).
+A shard is judged while the others still roll. A round that was rolled here is committed whole (tasks, shards, verdicts), so that
+a resumed stage reads it back; its files are written beside the update that learns from it, and `settle` waits for them: before
+the next round, a resume file and the stage's checkpoint. A run that dies between owes the round again.
+Not here: learning (rl.py), sampling and judging themselves (rollouts, verifiers).
 """
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from dormouse_core.artifacts.code_version import code_version
 from dormouse_core.artifacts.journal import StageJournal
@@ -39,11 +42,21 @@ class Rounds:
         self.pool, self.ledger, self.run_id = pool, ledger, run_id
         self.cycle = store.read_record(inputs["rollouts"], RolloutSet).cycle
         self._runners: Runners | None = None
+        self._writer = ThreadPoolExecutor(1, "dormouse-commit")
+        self._owed: Future[None] | None = None
 
     def close(self) -> None:
+        """Finish what is being committed; end the runners."""
+        self._writer.shutdown()
         if self._runners is not None:
             self._runners.close()
             self._runners = None
+
+    def settle(self) -> None:
+        """Wait until the last round is committed. Raises DormouseError when its files could not be written: it is then still owed."""
+        owed, self._owed = self._owed, None
+        if owed is not None:
+            owed.result()
 
     def first(self) -> Round:
         """Round 0, as stored. Raises DormouseError where trajectories, tasks and verdicts do not belong together."""
@@ -62,31 +75,40 @@ class Rounds:
         return self._make(number, policy, identity, source)
 
     def _make(self, number: int, policy: Policy, identity: str, source: TaskSource) -> Round:
-        """Draw, roll, judge, commit."""
-        began = time.perf_counter()
+        """Draw, roll and judge; leave the rest of the commit to the writer."""
+        self.settle()
+        began, judging = time.perf_counter(), self.ledger.seconds["rl.verify"]
         tasks = source.draw(number, self.config.roll.prompts)
         require_trainable(tasks, "rl")
-        drawn = self.store.put_table(tasks_to_table(tasks), KEYS, self._provenance(Kind.TASKS, ()))
+        drawn = self._writer.submit(self.store.put_table, tasks_to_table(tasks), KEYS, self._provenance(Kind.TASKS, ()))
+        named, judges, verdicts = {t.id: t for t in tasks}, self._judges(tasks), list[Verdict]()
+
+        def judged(trajectories: Sequence[Trajectory]) -> None:
+            started = time.perf_counter()
+            verdicts.extend(verify.verify(trajectories, named, self.config.verify, self.ledger, judges))
+            self.ledger.seconds["rl.verify"] += time.perf_counter() - started
+
         rolled = roll_round(policy, tasks, self.config, cycle=self.cycle, round=number, policy_identity=identity, pool=self.pool,
-                            store=self.store, ledger=self.ledger)
-        of_tasks = Parent(role="tasks", kind=drawn.kind, identity=drawn.identity)
-        of_base = Parent(role="base", kind=self.inputs["base"].kind, identity=self.inputs["base"].identity)
-        rollouts = self.store.put_record(rollout_set(rolled, self.cycle, number, identity),
-                                         self._provenance(Kind.ROLLOUTS, (of_tasks, of_base)), stage.VOLATILE)
-        self.ledger.seconds["rl.roll"] += time.perf_counter() - began
-        began = time.perf_counter()
-        named = {t.id: t for t in tasks}
-        verdicts = verify.verify(rolled.trajectories, named, self.config.verify, self.ledger, self._judges(tasks))
-        of_rollouts = Parent(role="rollouts", kind=rollouts.kind, identity=rollouts.identity)
-        provenance = self._provenance(Kind.VERDICTS, (of_rollouts, of_tasks))
-        judged = self.store.put_table(report.verdicts_to_table(verdicts), report.KEYS, provenance, report.VOLATILE)
-        self.ledger.seconds["rl.verify"] += time.perf_counter() - began
-        self.journal.commit(_unit(number), {role: a.model_dump(mode="json") for role, a in (
-            ("tasks", drawn), ("rollouts", rollouts), ("verdicts", judged))})
+                            store=self.store, ledger=self.ledger, on_shard=judged)
+        self._owed = self._writer.submit(self._commit, number, drawn, rollout_set(rolled, self.cycle, number, identity), verdicts)
+        self.ledger.seconds["rl.roll"] += time.perf_counter() - began - (self.ledger.seconds["rl.verify"] - judging)
         return self._judged(number, rolled.trajectories, {v.trajectory_id: v for v in verdicts}, tasks)
+
+    def _commit(self, number: int, drawn: Future[Artifact], rolled: RolloutSet, verdicts: Sequence[Verdict]) -> None:
+        """Rollouts, verdicts, then the journal's line. Runs in the writer, behind the round's tasks."""
+        tasks, base = drawn.result(), self.inputs["base"]
+        of_tasks = Parent(role="tasks", kind=tasks.kind, identity=tasks.identity)
+        of_base = Parent(role="base", kind=base.kind, identity=base.identity)
+        rollouts = self.store.put_record(rolled, self._provenance(Kind.ROLLOUTS, (of_tasks, of_base)), stage.VOLATILE)
+        of_rollouts = Parent(role="rollouts", kind=rollouts.kind, identity=rollouts.identity)
+        judged = self.store.put_table(report.verdicts_to_table(verdicts), report.KEYS,
+                                      self._provenance(Kind.VERDICTS, (of_rollouts, of_tasks)), report.VOLATILE)
+        self.journal.commit(_unit(number), {role: a.model_dump(mode="json") for role, a in (
+            ("tasks", tasks), ("rollouts", rollouts), ("verdicts", judged))})
 
     def parents(self, rounds: int) -> tuple[Parent, ...]:
         """Tasks, rollouts and verdicts of every round below `rounds` that was rolled here."""
+        self.settle()
         out = []
         for number in range(1, rounds):
             for role, artifact in (self.journal.done(_unit(number)) or {}).items():

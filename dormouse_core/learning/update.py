@@ -26,7 +26,7 @@ class Pool(Protocol):
     """What an update needs of `rollouts.workers.WorkerPool`."""
 
     def set_weights(self, policy: Policy) -> None: ...
-    def map(self, function: Callable[[Policy, Any], Any], items: Iterable[Any]) -> list[Any]: ...
+    def map(self, function: Callable[..., Any], items: Iterable[Any], *, reference: bool = False) -> list[Any]: ...
 
 
 class Optimizer(Protocol):
@@ -42,7 +42,6 @@ class RlWork:
 
     batch: StepBatch
     weights: LossWeights
-    base_XU: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +74,15 @@ class Outcome:
     report: dict[str, float] = field(default_factory=dict)
 
 
-def gradient(policy: Policy, work: RlWork | TextWork) -> Part:
-    """Gradient of one micro-batch. Leaves no trace in the policy it is given."""
+def gradient(policy: Policy, work: RlWork | TextWork, reference: Policy | None = None) -> Part:
+    """Gradient of one micro-batch. Leaves no trace in the policies it is given. reference: the cycle's base, where there is KL."""
     policy.train()
     policy.count_load = isinstance(work, TextWork) and work.count_load
     load_E = cast(Tensor, policy.load_E)
     kept_E = load_E.clone()
     if isinstance(work, RlWork):
-        loss, report = rl_loss(policy, work.batch, work.weights, None if work.base_XU is None else torch.from_numpy(work.base_XU))
+        base_XU = base_log_probs(reference, work.batch) if reference is not None and work.weights.kl else None
+        loss, report = rl_loss(policy, work.batch, work.weights, base_XU)
     else:
         loss, report = text_loss(policy, work.batch, work.deep_weight)
         loss = loss * work.scale
@@ -96,11 +96,11 @@ def gradient(policy: Policy, work: RlWork | TextWork) -> Part:
     return Part(flat.numpy(), tuple(name for name, _ in touched), report, load)
 
 
-def base_log_probs(policy: Policy, batch: StepBatch) -> np.ndarray:
+def base_log_probs(policy: Policy, batch: StepBatch) -> Tensor:
     """Log-probs [X, U] of the policy given (the cycle's base) at the bytes of a batch, for its KL."""
     with torch.no_grad():
         policy.eval()
-        return forward(policy, batch)[0].numpy()
+        return forward(policy, batch)[0]
 
 
 def score_text(policy: Policy, batch: TextBatch) -> float:
@@ -110,14 +110,16 @@ def score_text(policy: Policy, batch: TextBatch) -> float:
         return float(text_loss(policy, batch, 0.0)[0])
 
 
-def update(policy: Policy, optimizer: Optimizer, pool: Pool, works: Sequence[RlWork | TextWork]) -> Outcome:
+def update(policy: Policy, optimizer: Optimizer, pool: Pool, works: Sequence[RlWork | TextWork], reference: bool = False) -> Outcome:
     """Compute, sum, check and apply. Without micro-batches nothing moves, not even the optimizer's moments.
+
+    reference: the pool's reference is the base of a KL term.
 
     A gradient that is not finite, or a step whose ratio blew up, is not applied: weights and moments stay as they were.
     """
     if not works:
         return Outcome()
-    parts: list[Part] = pool.map(gradient, works)
+    parts: list[Part] = pool.map(gradient, works, reference=reference)
     outcome = Outcome(report=merged([p.report for p in parts]))
     size = sum(float(np.linalg.norm(p.gradient_P.astype(np.float64))) for p in parts)
     if not (outcome.report.get("log_ratio_max", 0.0) <= RATIO_LIMIT and size < NORM_LIMIT):

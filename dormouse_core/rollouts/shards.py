@@ -142,7 +142,7 @@ def _write_table(root: Path, head: ShardHead, name: str, table: pa.Table) -> Tab
     identity = sha256(canonical({n: h for n, h in hashes.items() if n not in VOLATILE}))
     sink = io.BytesIO()
     inside = canonical({**head.model_dump(mode="json"), "table": name, "identity": identity})
-    pq.write_table(table.replace_schema_metadata({_HEADER: inside}), sink, compression="zstd")
+    pq.write_table(table.replace_schema_metadata({_HEADER: inside}), sink, compression="zstd", use_dictionary=False, write_statistics=False)
     path = folder(root, head.cycle) / f"{head.key[:16]}.{name}.parquet"
     write_atomic(path, sink.getvalue())
     return TableFile(file=path.name, sha256=_hash(sink.getvalue()), rows=table.num_rows, identity=identity)

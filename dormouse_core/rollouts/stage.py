@@ -6,7 +6,7 @@ same work from the live weights, for the rounds inside RL.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -77,8 +77,9 @@ class _Shard:
 
 @dataclass(frozen=True, slots=True)
 class _Rolled:
+    """What is left to tell of a shard once it is committed."""
+
     record: ShardRecord
-    trajectories: list[Trajectory]
     seconds: dict[str, float]
     asked: dict[str, int]
     ran: dict[str, int]
@@ -86,11 +87,12 @@ class _Rolled:
 
 
 def roll_round(policy: Policy, tasks: Sequence[Task], config: RunConfig, *, cycle: str, round: int, policy_identity: str, pool: WorkerPool,
-               store: Store, ledger: Ledger) -> Round:
+               store: Store, ledger: Ledger, on_shard: Callable[[Sequence[Trajectory]], None] | None = None) -> Round:
     """Roll one round from the live weights and commit its shards. Sets the pool's weights. Repeated tasks are rolled once, and
     counted; a shard that stands already (same weights, tasks, settings, seed and code) is read, not rolled.
 
     policy_identity: names the weights; every trajectory carries it.
+    on_shard: given each shard's trajectories as soon as they are played, while others still roll and before they are committed.
     """
     distinct = list({t.id: t for t in tasks}.values())
     ledger.count("rollouts.repeated_tasks", len(tasks) - len(distinct))
@@ -101,18 +103,26 @@ def roll_round(policy: Policy, tasks: Sequence[Task], config: RunConfig, *, cycl
     pool.set_weights(policy)
     progress = _Progress(ledger, cycle, sum(len(s.tasks) for s in owed) * config.roll.group_size,
                          sum(len(standing[s.head.key].tasks) for s in owed if s.head.key in standing) * config.roll.group_size)
-    rolled = {r.record.key: r for r in pool.map(roll_shard, missing, on_done=partial(progress.shard, missing, config.roll.group_size))}
+    played: dict[str, list[Trajectory]] = {}
+
+    def arrived(key: str, trajectories: list[Trajectory]) -> None:
+        played[key] = trajectories
+        if on_shard is not None:
+            on_shard(trajectories)
+
+    rolled = {r.record.key: r for r in pool.map(roll_shard, missing, on_done=partial(progress.shard, missing, config.roll.group_size),
+                                                on_part=lambda i, trajectories: arrived(missing[i].head.key, trajectories))}
+    for key, record in standing.items():
+        arrived(key, read_shards(store.root, [record]))
+    for r in rolled.values():
+        _absorb(ledger, r)
     records = tuple(rolled[s.head.key].record if s.head.key in rolled else standing[s.head.key] for s in owed)
-    out: list[Trajectory] = []
     for record in records:
         for name, n in record.counts.items():
             ledger.count(name, n)
-        out += rolled[record.key].trajectories if record.key in rolled else read_shards(store.root, [record])
-    for r in rolled.values():
-        _absorb(ledger, r)
     ledger.ask("shards rolled (the rest stood already)", ran=True, n=len(missing))
     ledger.ask("shards rolled (the rest stood already)", ran=False, n=len(standing))
-    return Round(out, records)
+    return Round([t for s in owed for t in played[s.head.key]], records)
 
 
 def run(config: RunConfig, tasks: Artifact, checkpoint: Artifact, *, cycle: str, round: int = 0, store: Store, ledger: Ledger,
@@ -150,17 +160,18 @@ def load(store: Store, rollouts: Artifact) -> list[Trajectory]:
     return read_shards(store.root, store.read_record(rollouts, RolloutSet).shards)
 
 
-def roll_shard(policy: Policy, shard: _Shard) -> _Rolled:
-    """Roll, write and commit one shard. Runs in a worker."""
+def roll_shard(policy: Policy, shard: _Shard) -> Generator[list[Trajectory], None, _Rolled]:
+    """Roll one shard, hand its trajectories over, then write and commit it. Runs in a worker."""
     ledger = Ledger()
     rows = range(shard.config.group_size)
     requests = [r for task in shard.tasks for r in group_requests(task, shard.origin, rows, shard.config.temperature)]
     played = (roll_with_forks if shard.forks else roll)(policy, requests, shard.config, ledger)
     trajectories = in_order(played, shard.head.tasks)
+    yield trajectories
     started = time.perf_counter()
     record = write_shard(shard.root, shard.head, trajectories, ledger.counters())
     ledger.seconds["rollouts.write"] += time.perf_counter() - started
-    return _Rolled(record, trajectories, dict(ledger.seconds), dict(ledger.asked), dict(ledger.ran), ledger.lines)
+    return _Rolled(record, dict(ledger.seconds), dict(ledger.asked), dict(ledger.ran), ledger.lines)
 
 
 def _shards(tasks: Sequence[Task], config: RunConfig, origin: Origin, root: Path) -> list[_Shard]:

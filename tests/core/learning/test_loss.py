@@ -52,8 +52,8 @@ def on_policy(policy: Policy, batch: StepBatch) -> StepBatch:
         return replace(batch, sampled_X=written(forward(policy, batch)[0], batch).numpy())
 
 
-def flat(policy: Policy, works: list[RlWork]) -> torch.Tensor:
-    return torch.from_numpy(np.sum([gradient(policy, w).gradient_P for w in works], axis=0))
+def flat(policy: Policy, works: list[RlWork], base: Policy) -> torch.Tensor:
+    return torch.from_numpy(np.sum([gradient(policy, w, base).gradient_P for w in works], axis=0))
 
 
 @pytest.mark.parametrize("aggregation", ["prompt_mean", "trajectory_mean", "byte_mean"])
@@ -65,7 +65,7 @@ def test_gradients_are_equal_whatever_the_micro_batching(policy: Policy, aggrega
     for parts in (1, 4, 16):
         batches = step_batches(ts, credit, aggregation, parts)
         assert len(batches) == parts or parts == 16
-        cuts.append(flat(policy, [RlWork(b, weights, base_log_probs(base, b)) for b in batches]))
+        cuts.append(flat(policy, [RlWork(b, weights) for b in batches], base))
     scale = cuts[0].abs().max()
     assert scale > 1e-3
     for other in cuts[1:]:
@@ -121,14 +121,14 @@ def test_kl_is_exact_over_the_bytes_and_zero_with_zero_gradient_at_the_base(poli
     ts, credit = episodes()
     batch = step_batches(ts, credit, "prompt_mean", 1)[0]
     weights = LossWeights(clip=0.2, kl=1.0, entropy=0.0, value=0.0)
-    _, at_base = rl_loss(policy, batch, weights, torch.from_numpy(base_log_probs(policy, batch)))
+    _, at_base = rl_loss(policy, batch, weights, base_log_probs(policy, batch))
     assert abs(at_base["kl_sum"]) < 1e-4
-    own = gradient(policy, RlWork(batch, weights, base_log_probs(policy, batch))).gradient_P
+    own = gradient(policy, RlWork(batch, weights), policy).gradient_P
     assert own == pytest.approx(gradient(policy, RlWork(batch, PLAIN)).gradient_P, abs=1e-6)
     base = build_policy(TINY, 9)
-    _, apart = rl_loss(policy, batch, weights, torch.from_numpy(base_log_probs(base, batch)))
-    p = torch.from_numpy(base_log_probs(policy, batch)).double()
-    q = torch.from_numpy(base_log_probs(base, batch)).double()
+    _, apart = rl_loss(policy, batch, weights, base_log_probs(base, batch))
+    p = base_log_probs(policy, batch).double()
+    q = base_log_probs(base, batch).double()
     assert apart["kl_sum"] == pytest.approx(float((p.exp() * (p - q)).sum()), rel=1e-4)
 
 
