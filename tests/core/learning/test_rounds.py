@@ -53,7 +53,7 @@ def test_a_commit_that_fails_stops_the_stage_before_the_next_round_and_its_round
 
     monkeypatch.setattr(StageJournal, "commit", full)
     with pytest.raises(DormouseError, match="the disk is full"):
-        world.learn(source=Noted())
+        world.learn(config(rl={"ckpt_every": 100}), source=Noted())
     assert drawn == [1, 2, 3]
     monkeypatch.setattr(StageJournal, "commit", commit)
     assert world.learn().identity == finished[1].identity
