@@ -131,6 +131,8 @@ class Driver:
         for event in result.get_asset_materialization_events():
             seconds = event.materialization.metadata.get(lineage.SECONDS)
             done.stages[event.materialization.asset_key.to_user_string()] = float(getattr(seconds, "value", 0.0) or 0.0)
+        if interrupted(result):
+            raise KeyboardInterrupt
         if not result.success:
             raise failure_of(result, partition)
 
@@ -172,10 +174,17 @@ def owed_assets(defs: dg.Definitions, instance: dg.DagsterInstance, partition: s
     return owed
 
 
+def interrupted(result: dg.ExecuteInProcessResult) -> bool:
+    """Whether Ctrl-C ended the run: Dagster turns it into a step failure."""
+    errors = [event.step_failure_data.error for event in result.all_events if event.is_step_failure and event.step_failure_data]
+    names = {cause.cls_name for error in errors for cause in (error, error.cause if error else None) if cause}
+    return bool(names & {"DagsterExecutionInterruptedError", "KeyboardInterrupt"})
+
+
 def failure_of(result: dg.ExecuteInProcessResult, partition: str | None) -> RunFailed:
     """The first failed step, as an error for a person."""
     where = partition or "the base"
-    for event in result.get_failed_step_events() if hasattr(result, "get_failed_step_events") else result.all_events:
+    for event in result.all_events:
         data = event.step_failure_data if event.is_step_failure else None
         if data is None:
             continue

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from rich.table import Table
 
+from dormouse_core.artifacts.code_version import code_version
+from dormouse_core.artifacts.journal import StageJournal, stage_key
 from dormouse_core.artifacts.provenance import Artifact
 from dormouse_core.artifacts.store import Store
 from dormouse_core.config.run import RunConfig
@@ -103,7 +105,6 @@ def _costs(headline: "HoldoutVerdict") -> Table:
 def summarise(project: Project, config: RunConfig, line: str, cycles: int, runs: Sequence[CycleRun], ledger: Ledger, crew: Crew,
               plot: Path) -> Summary:
     """Collect the line's results; compare SFT base and promoted checkpoint on fresh tasks of the promoted one."""
-    from dormouse_core.evaluation import holdout
     from dormouse_core.evaluation.holdout import HoldoutVerdict
     from dormouse_core.evolution.plan import start_of
     from dormouse_core.evolution.promotion import Promotion
@@ -119,13 +120,22 @@ def summarise(project: Project, config: RunConfig, line: str, cycles: int, runs:
     promoted = store.find(last.kind, last.identity)
     if promoted is None:
         raise DormouseError(f"{keys[-1]} promoted checkpoint {last.identity[:16]}, which the store no longer holds: restore it.")
-    headline = None
-    if promoted.identity != base.identity:
-        artifact = holdout.run(config, base, promoted, store=store, ledger=ledger, pool=crew.pool(config))
-        headline = store.read_record(artifact, HoldoutVerdict)
+    headline = _headline(config, base, promoted, store, ledger, crew) if promoted.identity != base.identity else None
     seconds = {"base": {a: m.seconds for a, m in base_made.items()}} | {k: {a: m.seconds for a, m in made[k].items()} for k in keys}
     return Summary(line=line, base=base, promoted=promoted, headline=headline, verdicts=verdicts, classes=_classes(made.values()),
                    seconds=seconds, runs=tuple(runs), store=store, plot=_plot(store, line, made, headline, plot), project=project)
+
+
+def _headline(config: RunConfig, base: Artifact, promoted: Artifact, store: Store, ledger: Ledger, crew: Crew) -> "HoldoutVerdict":
+    """SFT base against promoted checkpoint on the promoted one's fresh tasks. Measured once a pair; a later call reads it back."""
+    from dormouse_core.evaluation import holdout
+    from dormouse_core.evaluation.holdout import HoldoutVerdict
+
+    journal = StageJournal(store, stage_key("headline", base.identity, promoted.identity, config.sha256(), code_version()))
+    if journal.done("verdict") is None:
+        measured = holdout.run(config, base, promoted, store=store, ledger=ledger, pool=crew.pool(config))
+        journal.commit("verdict", measured.model_dump(mode="json"))
+    return store.read_record(Artifact.model_validate(journal.done("verdict")), HoldoutVerdict)
 
 
 def _made(instance: dg.DagsterInstance, key: str) -> dict[str, lineage.Materialised]:
