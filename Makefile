@@ -1,6 +1,6 @@
 # make loop   the whole loop on preset nano: base -> SFT -> cycles of RL -> promoted checkpoint
 # make test   every test that is not slow
-# make claim  the headline numbers: seeds, base against promoted, and the two controls (slow)
+# make claim  the headline numbers: seeds, base against promoted, and the two controls (slow); writes docs/results.md
 # The first of them makes .venv and installs; later calls find that done.
 
 PYTHON ?= python3
@@ -20,6 +20,7 @@ loop: $(MAIN)
 
 claim: $(MAIN)
 	$(BIN)/python -m benchmarks.claim
+	$(BIN)/python -m benchmarks.results
 
 test: $(DEV)
 	$(BIN)/python -m pytest -q -m "not slow" $(PYTEST_ARGS)

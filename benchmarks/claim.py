@@ -10,6 +10,7 @@ Not here: the controls (controls.py), the bounds and the page (results.py).
 """
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -54,18 +55,28 @@ def measure_seed(preset: str, sets: Sequence[str], seed: int, store: Path, tasks
     root = store / f"seed-{seed}"
     loop = run_loop(preset, sets, seed, root, config.sha256(), ledger)  # refuses what another configuration left
     if record.exists():
-        return SeedResult.model_validate_json(record.read_bytes())
+        return _read_back(record, tasks_per_pool)
     held = Store(root)
     with hold_store(root, "benchmarks.claim"), WorkerPool(config.roll.workers, config.runtime.threads) as pool:
         bench = Bench(config, _checkpoint(held, loop.base), loop.cpu_rl, held, pool, ledger)
         controls = {MORE_SFT: more_sft(bench), OWN_PASSES: own_passes(bench)}
-        result = evaluate(preset, config, loop, controls, held, tasks_per_pool, pool, ledger)
+        command = shlex.join(["python", "-m", "benchmarks.claim", "--preset", preset, *(f"--set={s}" for s in sets),
+                              *(["--tasks-per-pool", str(tasks_per_pool)] if tasks_per_pool != TASKS_PER_POOL else [])])
+        result = evaluate(command, preset, config, loop, controls, held, tasks_per_pool, pool, ledger)
     write_atomic(record, result.model_dump_json(indent=1).encode())
     return result
 
 
-def evaluate(preset: str, config: RunConfig, loop: LoopRun, controls: dict[str, ControlRun], store: Store, tasks_per_pool: int,
-             pool: WorkerPool, ledger: Ledger) -> SeedResult:
+def _read_back(record: Path, tasks_per_pool: int) -> SeedResult:
+    result = SeedResult.model_validate_json(record.read_bytes())
+    if result.tasks_per_pool != tasks_per_pool:
+        raise DormouseError(f"{record} was measured on {result.tasks_per_pool} tasks a pool, not {tasks_per_pool}: remove the file to "
+                            "measure its checkpoints again, or ask with the --tasks-per-pool it has.")
+    return result
+
+
+def evaluate(command: str, preset: str, config: RunConfig, loop: LoopRun, controls: dict[str, ControlRun], store: Store,
+             tasks_per_pool: int, pool: WorkerPool, ledger: Ledger) -> SeedResult:
     """All four on the promoted identity's fresh tasks, with the same random numbers a task."""
     settings = config.eval.model_copy(update={"tasks_per_pool": tasks_per_pool, "samples": SAMPLES})
     config = config.model_copy(update={"eval": settings})
@@ -94,8 +105,8 @@ def evaluate(preset: str, config: RunConfig, loop: LoopRun, controls: dict[str, 
         Provenance(kind=Kind.EVAL_TABLE, stage=STAGE, config_sha256=config.sha256(), code_version=code_version(), seed=seed,
                    parents=tuple(Parent(role=role, kind=Kind.CHECKPOINT, identity=name) for role, name in identities.items())))
     return SeedResult(
-        seed=seed, preset=preset, suite=settings.suite, code_version=code_version(), command=loop.command, cores=os.cpu_count() or 1,
-        samples=settings.samples, loop=loop, controls=controls, identities=identities,
+        seed=seed, preset=preset, suite=settings.suite, code_version=code_version(), command=command, tasks_per_pool=tasks_per_pool,
+        cores=os.cpu_count() or 1, samples=settings.samples, loop=loop, controls=controls, identities=identities,
         reports={role: split_report(s, Split.FRESH, root, bounds, settings, seed, root) for role, s in kept.items()}, gains=gains,
         greedy_ratio=weights.ratio(greedy[PROMOTED], greedy[BASE]), left_out=int((~counted_M).sum()), table=table.identity)
 

@@ -31,10 +31,10 @@ from dormouse_core.learning.monitor import Round
 from dormouse_core.learning.rounds import Rounds
 from dormouse_core.learning.rows import Rows, observation_mask
 from dormouse_core.learning.sft import copied, text_works, within
-from dormouse_core.learning.update import Fuse, Optimizer, update
+from dormouse_core.learning.update import Fuse, update
 from dormouse_core.ledger import Ledger
 from dormouse_core.optim.balance import balance
-from dormouse_core.optim.groups import build_optimizer
+from dormouse_core.optim.groups import Optimizer, build_optimizer
 from dormouse_core.policy.model import Policy, load_policy
 from dormouse_core.rollouts import stage, verify
 from dormouse_core.rollouts.workers import WorkerPool
@@ -219,7 +219,7 @@ def round_half_up(value: float) -> int:
     return int(np.floor(value + 0.5))
 
 
-def _optimizer(bench: Bench, policy: Policy, steps: int):  # type: ignore[no-untyped-def]
+def _optimizer(bench: Bench, policy: Policy, steps: int) -> Optimizer:
     """SFT's optimizer at its constant rate: the controls go on from where SFT stopped, they do not anneal again."""
     return build_optimizer(policy, bench.config.sft.optimizer.model_copy(update={"decay": "constant"}), steps)
 

@@ -39,6 +39,8 @@ class SeedResult(Record):
     suite: str
     code_version: str
     command: str
+    """What measures this seed again, but for `--seeds`."""
+    tasks_per_pool: int
     cores: int
     samples: int
     loop: LoopRun
@@ -154,7 +156,7 @@ def result_rows(results: Sequence[SeedResult]) -> list[Row]:
 
 def _seed_rows(r: SeedResult) -> list[Row]:
     name = f"seed {r.seed}" + (" INVALID" if r.invalid else "")
-    command = f"python -m benchmarks.claim --preset {r.preset} --seeds {r.seed}"
+    command = f"{r.command} --seeds {r.seed}"
     rows: list[Row] = []
 
     def add(claim: str, number: str, interval: str, *roles: str) -> None:
@@ -162,7 +164,7 @@ def _seed_rows(r: SeedResult) -> list[Row]:
                         identity=" / ".join(f"{role} {r.identities[role][:16]}" for role in roles)))
 
     for reason in r.invalid:
-        add(f"INVALID: {reason}", "-", "-", BASE)
+        add(reason, "-", "-", BASE)
     for role in ROLES:
         mean = r.reports[role].mean
         add(f"pass@1 of {TITLE[role]}, sampled", f"{mean.sampled.value:.3f}", _ends(mean.sampled), role)
@@ -197,7 +199,7 @@ def _mean_rows(name: str, results: Sequence[SeedResult]) -> list[Row]:
     if not results:
         return []
     seeds = ",".join(str(r.seed) for r in results)
-    command = f"python -m benchmarks.claim --preset {results[0].preset} --seeds {seeds}"
+    command = f"{results[0].command} --seeds {seeds}"
     identity = " / ".join(f"seed {r.seed} {r.identities[PROMOTED][:16]}" for r in results)
     rows: list[Row] = []
 
@@ -252,9 +254,9 @@ def load_results(store: Path, seeds: Sequence[int] = ()) -> list[SeedResult]:
 
 def mixtures(results: Sequence[SeedResult]) -> list[str]:
     """What the seeds do not share although a mean over them needs it to be the same."""
-    names = ("code_version", "preset", "suite", "samples")
+    names = ("code_version", "command", "suite", "samples", "tasks_per_pool")
     shared: Mapping[str, set[str]] = {name: {str(getattr(r, name)) for r in results} for name in names}
-    return [f"the seeds do not share one {name}: {', '.join(sorted(v[:16] for v in values))}" for name, values in shared.items()
+    return [f"the seeds do not share one {name}: {', '.join(sorted(values))}" for name, values in shared.items()
             if len(values) > 1]
 
 

@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -106,7 +107,7 @@ def _attempt(arguments: Sequence[str], folder: Path, label: str, ledger: Ledger)
     return answer.read_text()
 
 
-def _note(file, at: float, seconds: float) -> None:  # type: ignore[no-untyped-def]
+def _note(file: TextIO, at: float, seconds: float) -> None:
     file.write(json.dumps([round(at, 3), round(seconds, 3)]) + "\n")
     file.flush()
 

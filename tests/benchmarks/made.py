@@ -42,7 +42,8 @@ def seed_result(seed: int = 1, base: float = 0.2, promoted: float = 0.5, control
     controls = {role: ControlRun(name=role, identity=f"{seed}{role}" * 9, budget=400.0, cpu=401.0, steps=100, rows=50)
                 for role in (MORE_SFT, OWN_PASSES)}
     return SeedResult(
-        seed=seed, preset="nano", suite="nano", code_version="v" * 64, command=loop.command, cores=2, samples=4, loop=loop,
+        seed=seed, preset="nano", suite="nano", code_version="v" * 64, command="python -m benchmarks.claim --preset nano",
+        tasks_per_pool=200, cores=2, samples=4, loop=loop,
         controls=controls,
         identities={role: f"{seed}-{role}-" + "0" * 40 for role in ROLES},
         reports={role: report(rate, oracle) for role, rate in rates.items()},
