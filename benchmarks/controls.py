@@ -10,7 +10,6 @@ depends on a clock, and a killed control ends in the same bits. Rolling, judging
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
 
@@ -107,16 +106,14 @@ def own_passes(bench: Bench) -> ControlRun:
     """SFT on what the base itself gets right: half the budget for sampling and judging, half for training."""
     name = "own_passes"
     journal = StageJournal(bench.store, f"{bench.key(name)}-counts")
-    rounds, spent = _sample(bench, name, journal)
-    rows, trajectories = passing_rows([r for r, _ in rounds]), sum(len(r.trajectories) for r, _ in rounds)
+    rounds, parents, spent = _sample(bench, name, journal)
+    rows, trajectories = passing_rows(rounds), sum(len(r.trajectories) for r in rounds)
     made = {"name": name, "budget": bench.budget, "rounds": len(rounds), "trajectories": trajectories}
     if not len(rows):
         bench.ledger.loud(f"own_passes: not one of {trajectories} trajectories of the base passed; the control is the base itself")
         return ControlRun(identity=bench.base.identity, cpu=spent, steps=0, rows=0, **made)
     rows = rows.pick(within(rows, bench.config, bench.ledger))
     steps = _steps(bench, name, rows, bench.budget / 2, journal)
-    parents = tuple(Parent(role=f"{a.kind} of round {i}", kind=a.kind, identity=a.identity) for i, (_, of_round) in enumerate(rounds)
-                    for a in of_round)
     artifact, trained = _train(bench, name, rows, steps, parents, journal)
     return ControlRun(identity=artifact.identity, cpu=spent + trained, steps=steps, rows=len(rows), **made)
 
@@ -143,38 +140,31 @@ def even_pools(suite: Suite) -> list[tuple[str, int]]:
 # --- sampling
 
 
-def _sample(bench: Bench, name: str, journal: StageJournal) -> tuple[list[tuple[Round, tuple[Artifact, ...]]], float]:
-    """(the judged rounds, each with its artifacts; their CPU-seconds). How many there are is settled after the first few."""
+def _sample(bench: Bench, name: str, journal: StageJournal) -> tuple[list[Round], tuple[Parent, ...], float]:
+    """(the judged rounds, everything stored of them, their CPU-seconds). How many there are is settled after the first few."""
     config = bench.config.model_copy(update={"rl": bench.config.rl.model_copy(update={"advantage": GroupAdvantage()})})  # no forks
     source = EvenSource(even_pools(load_suite(config.loop.suite)), f"control-{config.runtime.seed}")
-    policy, rolled = bench.policy(), StageJournal(bench.store, bench.key(name))
-    rounds: list[tuple[Round, tuple[Artifact, ...]]] = []
-    source_rounds: Rounds | None = None
+    policy, began = bench.policy(), cpu.seconds()
+    inputs = _first_round(bench, name, config, source)
+    rolled = Rounds(config, inputs, bench.store, StageJournal(bench.store, bench.key(name)), bench.pool, bench.ledger, "")
     try:
-        for number in count():
-            planned = journal.done("rounds")
-            if planned is not None and number >= planned:
-                break
-            began = cpu.seconds()
-            if source_rounds is None:
-                inputs = _first_round(bench, name, config, source)
-                source_rounds = Rounds(config, inputs, bench.store, rolled, bench.pool, bench.ledger, "")
-                made = (source_rounds.first(), tuple(inputs[role] for role in ("tasks", "rollouts", "verdicts")))
-            else:
-                round = source_rounds.roll(number, policy, bench.base.identity, source)
-                stored = rolled.done(f"round {number}") or {}
-                made = (round, tuple(Artifact.model_validate(a) for a in stored.values()))
-            rounds.append(made)
+        rounds = [rolled.first()]
+        _commit_once(journal, "round 0", {"cpu": cpu.seconds() - began})
+        while len(rounds) < (journal.done("rounds") or bench.measured_rounds):
+            began, number = cpu.seconds(), len(rounds)
+            rounds.append(rolled.roll(number, policy, bench.base.identity, source))
+            rolled.settle()
             _commit_once(journal, f"round {number}", {"cpu": cpu.seconds() - began})
-            if planned is None and number + 1 == bench.measured_rounds:
+            if len(rounds) == bench.measured_rounds and journal.done("rounds") is None:
                 first, so_far = _spent(journal, 1), _spent(journal, len(rounds))
-                more = (bench.budget / 2 - so_far) * (len(rounds) - 1) / (so_far - first)
+                more = (bench.budget / 2 - so_far) * number / (so_far - first)
                 journal.commit("rounds", len(rounds) + max(0, round_half_up(more)))
-            bench.ledger.progress(name, number + 1, journal.done("rounds") or 0, "rounds")
+            bench.ledger.progress(name, len(rounds), journal.done("rounds") or 0, "rounds")
+        of_first = tuple(Parent(role=f"{role} of round 0", kind=inputs[role].kind, identity=inputs[role].identity)
+                         for role in ("tasks", "rollouts", "verdicts"))
+        return rounds, of_first + rolled.parents(len(rounds)), _spent(journal, len(rounds))
     finally:
-        if source_rounds is not None:
-            source_rounds.close()
-    return rounds, _spent(journal, len(rounds))
+        rolled.close()
 
 
 def _first_round(bench: Bench, name: str, config: RunConfig, source: EvenSource) -> dict[str, Artifact]:

@@ -132,7 +132,7 @@ def test_own_passes_trains_on_nothing_but_what_the_verifiers_passed(config: RunC
 
 def test_own_passes_keeps_passes_only_and_repeats_once(config: RunConfig, base: tuple[Store, Artifact], pool: WorkerPool) -> None:
     bench = bench_of(config, base, pool, 0.1)
-    rounds = [r for r, _ in controls._sample(bench, "own_passes", controls.StageJournal(base[0], "keeps"))[0]]
+    rounds, _, _ = controls._sample(bench, "own_passes", controls.StageJournal(base[0], "keeps"))
     passed = {t.stream()[0] for r in rounds for t, v in zip(r.trajectories, r.verdicts, strict=True) if v.verdict is VerdictClass.PASS}
     rows = passing_rows([*rounds, *rounds])
     assert {s.tobytes() for s in rows.streams} == passed and len(rows) == len(passed)
@@ -143,7 +143,7 @@ def test_own_passes_keeps_passes_only_and_repeats_once(config: RunConfig, base: 
 def test_a_base_that_passes_nothing_is_its_own_control_and_says_so(config: RunConfig, base: tuple[Store, Artifact], pool: WorkerPool,
                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger()
-    monkeypatch.setattr(controls, "_sample", lambda bench, name, journal: ([(Round(0, [], [], {}), ())], 1.0))
+    monkeypatch.setattr(controls, "_sample", lambda bench, name, journal: ([Round(0, [], [], {})], (), 1.0))
     ran = own_passes(bench_of(config, base, pool, 0.2, ledger))
     assert (ran.identity, ran.steps, ran.rows) == (base[1].identity, 0, 0)
     assert any("passed" in line for line in ledger.lines)
