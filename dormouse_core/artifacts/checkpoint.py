@@ -16,7 +16,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from dormouse_core.artifacts.identity import canonical, config_content, identity, sha256
+from dormouse_core.artifacts.identity import canonical, config_content, decisive, identity, sha256
 from dormouse_core.artifacts.provenance import Provenance
 from dormouse_core.config.run import RunConfig
 from dormouse_core.ledger import DormouseError
@@ -93,7 +93,7 @@ def decode(data: bytes, where: str) -> tuple[Checkpoint, Provenance, str]:
     except safetensors.SafetensorError as error:
         raise corrupt(where, str(error)) from error
     checkpoint = Checkpoint(config, _part(tensors, "model/"), _part(tensors, "optimizer/"), header["state"])
-    content = sha256(weights_identity(tensors).encode(), canonical(config_content(config)), canonical(header["state"]))
+    content = sha256(weights_identity(tensors).encode(), canonical(decisive(header["config"])), canonical(header["state"]))
     if identity(content, provenance) != header["identity"]:
         raise corrupt(where, "its tensors do not match the identity in its header")
     return checkpoint, provenance, header["identity"]

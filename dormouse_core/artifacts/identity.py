@@ -46,14 +46,17 @@ def identity(content: str, provenance: Provenance) -> str:
 
 def config_content(config: RunConfig) -> dict[str, Any]:
     """The configuration as far as it decides results: everything but NO_EFFECT."""
-    tree = config.model_dump(mode="json")
+    return decisive(config.model_dump(mode="json"))
+
+
+def decisive(tree: dict[str, Any]) -> dict[str, Any]:
+    """The same of a configuration as it was stored: settings that did not exist yet stay absent, so an older file keeps its identity."""
+    kept = {section: dict(value) if isinstance(value, dict) else value for section, value in tree.items()}
     for name in NO_EFFECT:
-        *sections, leaf = name.split(".")
-        node = tree
-        for section in sections:
-            node = node[section]
-        del node[leaf]
-    return tree
+        *section, leaf = name.split(".")
+        node = kept[section[0]] if section else kept
+        node.pop(leaf, None)
+    return kept
 
 
 def column_hashes(table: pa.Table) -> dict[str, str]:
