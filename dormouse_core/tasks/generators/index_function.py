@@ -11,8 +11,8 @@ from dormouse_core.tasks.task import Pool, Task
 
 
 def make(difficulty: int, rng: np.random.Generator) -> Draft:
-    drops = [int(v) for v in rng.integers(1, 8, difficulty + 1)]
-    item = int(rng.integers(0, 8))
+    drops = [int(v) for v in rng.integers(1, 10, difficulty + 1)]
+    item = int(rng.integers(0, 10))
     shown = "".join(f">{n}" for n in drops) + f"#{item}"
     canonical = "".join(f">{n}" for n in sorted(drops)) + f"#{item}"
     index = sum(drops) + item
