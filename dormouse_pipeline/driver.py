@@ -59,14 +59,14 @@ class RunFailed(DormouseError):
 
 @dataclass
 class Driver:
-    """Runs a line. `say` gets one line a run; `make_ledger(label)` shows a stage's progress."""
+    """Runs a line. `say` gets one line a run; `make_ledger(label, asset)` shows a stage's progress."""
 
     project: Project
     settings: Settings
     line: str
     cycles: int
     say: Callable[[str], None]
-    make_ledger: Callable[[str], Ledger]
+    make_ledger: Callable[[str, str], Ledger]
     crew: Crew
     runs: list[CycleRun] = field(default_factory=list)
 
@@ -78,7 +78,8 @@ class Driver:
             close_broken_runs(instance)
             config = self.settings.config()
             self._refuse_drift(instance, config)
-            defs = build_defs(self.project, self.settings, lambda context: self.make_ledger(_label(context)), self._ended, self.crew)
+            defs = build_defs(self.project, self.settings, lambda context: self.make_ledger(_label(context), _asset(context)), self._ended,
+                              self.crew)
             if lineage.latest(instance, "cycle_plan", str(CycleKey(self.line, 0))) is None:
                 self._execute(defs, instance, "base", None, self._owed_base(instance, config))
             for number in range(self.cycles):
@@ -90,7 +91,7 @@ class Driver:
         return self.runs
 
     def _ended(self, context: dg.AssetExecutionContext, seconds: float, numbers: str) -> None:
-        self.say(f"{_label(context)}  {context.asset_key.to_user_string():<22}{seconds:6.1f} s  {numbers}".rstrip())
+        self.say(f"{_label(context)}  {_asset(context):<22}{seconds:6.1f} s  {numbers}".rstrip())
 
     def _refuse_drift(self, instance: dg.DagsterInstance, config: RunConfig) -> None:
         """The line's own plans say what it runs under; anything else needs a new line."""
@@ -199,6 +200,10 @@ def failure_of(result: dg.ExecuteInProcessResult, partition: str | None) -> RunF
 
 def _label(context: dg.AssetExecutionContext) -> str:
     return context.partition_key if context.has_partition_key else "base"
+
+
+def _asset(context: dg.AssetExecutionContext) -> str:
+    return context.asset_key.to_user_string()
 
 
 def _differs(one: RunConfig, other: RunConfig, sections: Sequence[str]) -> bool:

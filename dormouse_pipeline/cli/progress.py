@@ -13,6 +13,8 @@ from rich.text import Text
 from dormouse_core.ledger import Ledger
 
 BAR = 16
+SHOWN_ALREADY = {"rate", "cycle"}
+"""Facts that stand in the line anyway."""
 
 
 def clock(seconds: float) -> str:
@@ -59,7 +61,8 @@ def line_of(label: str, done: int, total: int, unit: str, rate: float | None, fa
     parts.append(f"{done}/{total} {unit}" if total else f"{done} {unit}")
     if rate:
         parts.append(rate_text(rate))
-    parts += [f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items()]
+    parts += [f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items()
+              if name not in SHOWN_ALREADY]
     if rate and total > done:
         parts.append(f"~{clock((total - done) / rate)} left")
     return "  ".join(parts)
@@ -118,13 +121,15 @@ class Reporter:
             self._loud.add(line)
             self.console.print(f"! {line}", markup=False)
 
-    def ledger(self, label: str = "") -> Ledger:
+    def ledger(self, label: str = "", stage: str = "") -> Ledger:
+        """The ledger of a stage that starts now; `stage` stands on the live line until it reports something."""
         prefix = f"{label}  " if label else ""
         if self.quiet:
             return Ledger(on_line=self.loud)
         if self._live is None:
             return Ledger(progress=Throttled(self.say, self._every, prefix), on_line=self.loud)
         meters: dict[str, Meter] = {}
+        self._live.update(Text(f"{prefix}{stage}  ..." if stage else ""))
 
         def show(stage: str, done: int, total: int, unit: str, **facts: Any) -> None:
             rate = meters.setdefault(stage, Meter()).update(done)

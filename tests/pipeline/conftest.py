@@ -1,5 +1,6 @@
 """A project in a temporary folder, with the same instance `dormouse loop` would make there; and one small finished line."""
 
+import email
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from dormouse_pipeline.instance import Project, project_instance
 from dormouse_pipeline.resources import Crew, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-SETS = [f"train.data={ROOT / 'dormouse_core' / 'config'}", "train.steps=4", "train.eval_batches=1", "sft.rows_per_pool=12",
+SETS = [f"train.data={Path(email.__file__).parent}", "train.steps=4", "train.eval_batches=1", "sft.rows_per_pool=12",
         "sft.max_epochs=2", "rl.rounds=8", "rl.ckpt_every=1", "eval.tasks_per_pool=3", "eval.bootstrap=100", "eval.samples=2"]
 """Preset tiny, smaller still: the machinery is tested here, not what it learns."""
 
@@ -41,7 +42,7 @@ def drive(project: Project, cycles: int, sets: list[str] | None = None, line: st
     """`dormouse loop` in this process, silent."""
     settings = Settings(preset="tiny", sets=[*SETS, *(sets or []), f"loop.line={line}"])
     with Crew() as crew:
-        return Driver(project, settings, line, cycles, lambda line: None, lambda label: Ledger(), crew).run()
+        return Driver(project, settings, line, cycles, lambda line: None, lambda label, asset: Ledger(), crew).run()
 
 
 @dataclass(frozen=True)
