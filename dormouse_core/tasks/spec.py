@@ -23,6 +23,7 @@ from dormouse_core.tasks.store import KEYS, tasks_to_table
 from dormouse_core.tasks.task import Pool, Split, Task
 
 _REDRAWS = 50
+"""Draws of every cell without a new task after which the spec counts as exhausted."""
 
 
 class EnvSpec(Record):
@@ -90,12 +91,13 @@ def spec_tasks(spec: EnvSpec, n: int, seed: int, max_steps: int | None = None, v
         raise DormouseError(f"no cell of the environment spec is judged by the {verifier} verifier; leave --verifier out, or widen it")
     root = f"spec-{spec.seed if spec.seed is not None else seed}"
     found: dict[str, Task] = {}
-    for turn in range(n * _REDRAWS):
-        if len(found) == n:
-            break
+    turn, new = 0, 0
+    while len(found) < n and turn - new <= _REDRAWS * len(cells):
         name, level = cells[turn % len(cells)]
         task = _capped(draw(name, level, Split.TRAIN, turn // len(cells), root), _least(spec.max_steps, max_steps), spec.byte_budget)
-        found.setdefault(task.id, task)
+        turn += 1
+        if task.id not in found:
+            found[task.id], new = task, turn
     if len(found) < n:
         raise DormouseError(f"the environment spec has only {len(found)} distinct tasks of the {n} asked for; lower --n or widen the spec")
     return list(found.values())
