@@ -1,5 +1,7 @@
 """Progress for a person: a live bar on a terminal, plain lines in a log. Rate and time left are computed here, once."""
 
+import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -91,11 +93,12 @@ class Reporter:
     """What a command shows while its stages run. A context manager; `ledger(label)` makes the ledger of one stage.
 
     On a terminal one live line stands below what has been said; elsewhere a plain line every few seconds. With `quiet` nothing
-    is shown but loud lines (they go to standard error, so `--json` output stays clean).
+    is shown but loud lines (they go to standard error, so `--json` output stays clean). The terminal is written to through a
+    descriptor of its own: inside a step Dagster points standard error at a log file, where a live line is not drawn.
     """
 
     def __init__(self, console: Console | None = None, quiet: bool = False, every: float = 5.0) -> None:
-        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = console or _standard_error()
         self.quiet, self._every = quiet, every
         self._live: Live | None = None
         self._loud: set[str] = set()
@@ -137,3 +140,9 @@ class Reporter:
                 self._live.update(Text(line_of(f"{prefix}{stage}", done, total, unit, rate, facts, bar=True)))
 
         return Ledger(progress=show, on_line=self.loud)
+
+
+def _standard_error() -> Console:
+    """Standard error as it is now; where it is a terminal, whatever is put in its place later."""
+    terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w") if sys.stderr.isatty() else None
+    return Console(file=terminal, stderr=True, highlight=False, soft_wrap=True)

@@ -255,6 +255,32 @@ def test_a_log_gets_a_line_every_few_seconds_and_the_last_one() -> None:
     assert [line.split()[1] for line in said] == ["5/12", "10/12", "12/12"]
 
 
+_INSIDE_A_STEP = """
+import os
+from dormouse_pipeline.cli.progress import Reporter
+with Reporter() as reporter:
+    log = os.open("log", os.O_WRONLY | os.O_CREAT)
+    terminal = os.dup(2)
+    os.dup2(log, 2)  # as Dagster does for the time of a step
+    reporter.ledger("base").progress("train", 1, 2, "step")
+    reporter.say("train is half done")
+    reporter.say("train ended")
+    os.dup2(terminal, 2)
+"""
+
+
+def test_on_a_terminal_the_live_line_stands_while_dagster_has_standard_error_redirected(tmp_path: Path) -> None:
+    outer, inner = os.openpty()
+    with open(outer, "rb", buffering=0) as screen:
+        ran = subprocess.run([sys.executable, "-c", _INSIDE_A_STEP], cwd=tmp_path, env=environment() | {"TERM": "xterm"}, stdin=inner,
+                             stdout=inner, stderr=inner, timeout=60)
+        os.close(inner)
+        shown = screen.read(65536).decode()
+    assert ran.returncode == 0, shown
+    assert "1/2 step" in shown and "\r\x1b[2Ktrain ended\r\n" in shown, shown
+    assert not (tmp_path / "log").read_text()
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "0:00"), (61, "1:01"), (3725, "1:02:05")])
 def test_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
