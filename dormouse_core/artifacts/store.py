@@ -243,7 +243,7 @@ def _decode_record(data: bytes, where: str) -> tuple[dict[str, Any], Provenance]
         whole, content = sha256(canonical(body)), _record_content(body)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DormouseError(f"{where} is not a dormouse record: it has no provenance of ours inside.") from error
-    if claimed != whole or body["identity"] != identity(content, provenance):
+    if claimed != whole or body.get("identity") != identity(content, provenance):
         raise corrupt(where, "its content does not match its own hash")
     return body, provenance
 
@@ -271,6 +271,6 @@ def _table_header(table: pa.Table, where: str) -> dict[str, Any]:
         whole, name = sha256(canonical([header, hashes])), identity(_table_content(hashes, header), provenance)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise corrupt(where, "its header is not readable") from error
-    if (claimed, header["identity"]) != (whole, name):
+    if (claimed, header.get("identity")) != (whole, name):
         raise corrupt(where, "its rows do not match its own hash")
     return header
