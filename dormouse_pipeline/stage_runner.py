@@ -7,6 +7,7 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import dagster as dg
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from dormouse_pipeline.resources import Settings
 
 Stage = Callable[..., Artifact]
-_EDGES: dict[str, tuple[Edge, ...]] = {}
-"""Asset -> its checks, as `loop_asset` was given them."""
+_EDGES: WeakKeyDictionary[dg.OpDefinition, tuple[Edge, ...]] = WeakKeyDictionary()
+"""The checks `loop_asset` was given, by the node it made: two nodes of one name do not share them."""
 ARTIFACT_TYPE = dg.PythonObjectDagsterType(Artifact, name="Artifact", description="A handle on a file in the store.")
 
 
@@ -36,12 +37,13 @@ def loop_asset(*, kinds: set[str], group: str = "evolve", checks: Sequence[Edge]
     """A node of the loop. Its docstring is its description in the UI; its code version is that of the library."""
 
     def declare(function: Callable[..., Any]) -> dg.AssetsDefinition:
-        _EDGES[function.__name__] = tuple(checks)
         function.__annotations__.pop("return", None)  # with check specs Dagster reads MaterializeResult[T] as a second output
         made: dg.AssetsDefinition = dg.asset(
             group_name=group, kinds=kinds, io_manager_key="store_io", required_resource_keys={"workshop", "settings"},
             dagster_type=ARTIFACT_TYPE, partitions_def=cycles if partitioned else None, code_version=code_version()[:16],
             check_specs=[edge.spec(function.__name__) for edge in checks] or None, **options)(function)
+        assert isinstance(made.op, dg.OpDefinition)  # one function is one op, never a graph
+        _EDGES[made.op] = tuple(checks)
         return made
 
     return declare
@@ -136,4 +138,4 @@ def run_stage(context: dg.AssetExecutionContext, stage: Stage, /, *inputs: Artif
         metadata[lineage.CONFIG] = dg.MetadataValue.json(settled.model_dump(mode="json"))
     return dg.MaterializeResult(
         value=artifact, data_version=dg.DataVersion(artifact.identity), metadata=metadata,
-        check_results=[edge.result(made) for edge in _EDGES.get(context.asset_key.to_user_string(), ())])
+        check_results=[edge.result(made) for edge in _EDGES.get(context.op_def, ())])
