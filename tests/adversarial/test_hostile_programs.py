@@ -19,7 +19,7 @@ from dormouse_core.verifiers.judge import judge
 from dormouse_core.verifiers.verdict import Verdict, VerdictClass
 from tests.adversarial.hostile import HOSTILE
 
-CONFIG = VerifyConfig(cpu_seconds=0.4, wall_seconds=2.5, memory_mib=64, workers=2)
+CONFIG = VerifyConfig(cpu_seconds=0.4, wall_seconds=8, memory_mib=64, workers=2)
 ADD = Task(pool=Pool.CODE, family="add", prompt=b"", environment="answer", verifier=VerifierKind.EXEC, split=Split.TRAIN, use=Use.TRAIN,
            trusted={"entry_point": "f", "cases": [{"args": repr((i, i * i + 1)), "expected": repr(i + i * i + 1)} for i in range(2, 10)]})
 RIGHT = "def f(a, b):\n    return a + b\n"

@@ -21,7 +21,7 @@ from dormouse_core.verifiers.judge import judge
 from dormouse_core.verifiers.verdict import Verdict, VerdictClass
 
 V = VerdictClass
-CONFIG = VerifyConfig(cpu_seconds=0.4, wall_seconds=3, workers=2)
+CONFIG = VerifyConfig(cpu_seconds=0.4, wall_seconds=8, workers=2)
 
 
 def task(kind: VerifierKind, trusted: dict[str, Any], **fields: Any) -> Task:
