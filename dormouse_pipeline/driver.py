@@ -73,7 +73,7 @@ class Driver:
     def run(self) -> list[CycleRun]:
         """Base and cycles up to the number asked for. Raises DormouseError when the store is in use, the configuration drifted or a
         stage failed; what was done before stays done."""
-        with hold_store(self.project.store, "dormouse loop"), project_instance(self.project) as instance:
+        with hold_store(self.project.store, "dormouse loop"), project_instance(self.project, in_foreground=True) as instance:
             load_stages()
             close_broken_runs(instance)
             config = self.settings.config()

@@ -14,6 +14,7 @@ import dagster as dg
 import yaml
 from dagster._core.instance.ref import InstanceRef
 
+_UNCAPTURED = {"compute_logs": {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}}
 _PACKAGED = Path(__file__).resolve().parents[1] / "dagster.yaml"
 
 
@@ -55,9 +56,13 @@ def write_instance_config(home: Path) -> Path:
     return path
 
 
-def project_instance(project: Project) -> dg.DagsterInstance:
-    """The instance of this project: the one `dormouse ui` shows and `dormouse loop` writes. A context manager."""
+def project_instance(project: Project, in_foreground: bool = False) -> dg.DagsterInstance:
+    """The instance of this project: the one `dormouse ui` shows and `dormouse loop` writes. A context manager.
+
+    A run in the foreground keeps the terminal: Dagster's capture of standard output would take it from every step, and its two
+    helper processes a stream would answer Ctrl-C with traces of their own.
+    """
     if os.environ.get("DAGSTER_HOME"):
         return dg.DagsterInstance.get()
     write_instance_config(project.home)
-    return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(project.home)))
+    return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(project.home), overrides=_UNCAPTURED if in_foreground else None))
