@@ -2,6 +2,7 @@
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from dormouse_core.ledger import DormouseError
@@ -28,7 +29,8 @@ def write_atomic(path: Path, data: bytes, previous: Path | None = None) -> None:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise write_error(path, len(data), error) from error
 
 

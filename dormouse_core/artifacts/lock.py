@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from dormouse_core.artifacts.atomic import sweep
+from dormouse_core.artifacts.atomic import sweep, write_error
 from dormouse_core.ledger import DormouseError
 
 
@@ -19,9 +19,19 @@ class StoreLock:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        """Take the lock and sweep up after dead writers. Raises DormouseError naming the holder."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(self._path, "a+", encoding="utf-8")  # held open as long as the lock is
+        """Take the lock and sweep up after dead writers. Raises DormouseError naming the holder, or why the file cannot be written."""
+        holding = f"pid {os.getpid()} ({self._what})\n"
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._take(holding)
+        except OSError as error:
+            raise write_error(self._path, len(holding), error) from error
+        os.register_at_fork(after_in_child=self._forget)
+        sweep(self._path.parent)
+        return self
+
+    def _take(self, holding: str) -> None:
+        file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - held open as long as the lock is
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -31,12 +41,9 @@ class StoreLock:
             raise DormouseError(f"the store {self._path.parent} is in use by {holder}. Wait for it, stop it (it resumes where it stopped), "
                                 "or give this run its own --store.") from error
         file.truncate(0)
-        file.write(f"pid {os.getpid()} ({self._what})\n")
+        file.write(holding)
         file.flush()
         self._file = file
-        os.register_at_fork(after_in_child=self._forget)
-        sweep(self._path.parent)
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._file is not None:

@@ -115,7 +115,8 @@ def fail(message: str, code: int = 1) -> NoReturn:
 
 
 def resumable(way: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """On Ctrl-C a command ends with 130 and says how to go on; on a DormouseError with 1 and its paragraph, never a trace."""
+    """On Ctrl-C a command ends with 130 and says how to go on; on a DormouseError, or a file or disk the system refuses, with 1 and
+    its paragraph, never a trace."""
 
     def wrap(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
@@ -129,6 +130,10 @@ def resumable(way: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
                 if defect:
                     sys.stderr.write(f"{defect}\n")
                 fail(str(error))
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                fail(f"the system refused a file: {error}. Check the path, its rights and the room on the disk. {way}")
 
         return run
 

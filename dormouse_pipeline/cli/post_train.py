@@ -144,6 +144,8 @@ def verify(traj: Traj, verifier: RequireKind = None, report: Report = None, pres
     """Judge stored rollouts. Rollouts never change; a changed verifier makes new verdicts of them."""
     from json import dumps
 
+    from dormouse_core.artifacts.atomic import write_atomic
+
     held = chosen_store(store)
     rollouts = opened(held, traj, "rollouts")
     tasks = _tasks_of(held, rollouts)
@@ -153,7 +155,7 @@ def verify(traj: Traj, verifier: RequireKind = None, report: Report = None, pres
     done = _judge(held, config, rollouts, tasks, dest, json)
     rows = verdict_rows(held, done.artifact)
     if report:
-        report.write_text(dumps({"verdicts": done.artifact.identity, "rows": rows}, indent=1) + "\n")
+        write_atomic(report, (dumps({"verdicts": done.artifact.identity, "rows": rows}, indent=1) + "\n").encode())
     emit(done.as_json() | {"rows": rows}, json, lambda: _print(done, verdict_table(rows)))
 
 

@@ -1,5 +1,6 @@
 """The command line as a user meets it: results, one-paragraph errors, exit codes, and what an interruption leaves."""
 
+import errno
 import json
 import os
 import re
@@ -148,6 +149,7 @@ def test_show_mask_marks_assistant_bytes_alone(line: Line) -> None:
     (("tasks", "show", "gdc"), "did you mean gcd"),
     (("post-train", "eval", "--base", "text.bin"), "text.bin"),
     (("model", "--set", "policy.n_heads=2"), "must equal d_model"),
+    (("loop", "--preset", "tiny", "--store", "text.bin"), "could not write"),
 ])
 def test_bad_input_is_one_paragraph_with_a_way_out_and_exit_code_1(arguments: tuple[str, ...], said: str, tmp_path: Path,
                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +182,24 @@ def test_rollouts_of_another_policy_are_refused(line: Line, tmp_path: Path) -> N
     assert code == 1 and "another policy" in error
 
 
+def test_a_report_that_cannot_be_written_is_one_paragraph_and_leaves_the_verdicts(line: Line, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    rolled, store = str(tmp_path / "rolled.json"), ("--store", str(tmp_path / "store"))
+    assert call("post-train", "roll", "--base", checkpoint(line), "--env", "math", "--n", "2", "--out", rolled, *store)[0] == 0
+    code, _, error = call("post-train", "verify", "--traj", rolled, "--report", str(tmp_path / "file" / "v.json"), *store)
+    assert code == 1 and "could not write" in error and "v.json" in error
+    assert len(list((tmp_path / "store" / "verdicts").glob("*.parquet"))) == 1
+
+
+def test_a_file_that_the_system_refuses_is_one_paragraph(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "tasks")
+
+    monkeypatch.setattr("dormouse_core.tasks.registry.cards", refuse)
+    code, _, error = call("tasks", "list")
+    assert code == 1 and error.startswith("dormouse: the system refused a file") and os.strerror(errno.EMFILE) in error
+
+
 def test_a_file_of_the_wrong_kind_is_named(line: Line) -> None:
     code, _, error = call("post-train", "verify", "--traj", checkpoint(line), "--store", str(line.project.store))
     assert code == 1 and "is a checkpoint file" in error
@@ -197,7 +217,8 @@ def test_a_second_loop_on_the_same_store_is_refused_and_names_the_first(line: Li
 def _loop(root: Path, *more: str) -> "subprocess.Popen[str]":
     arguments = [part for item in [*SETS, "loop.line=main", *more] for part in ("--set", item)]
     command = [sys.executable, "-m", "dormouse_pipeline.cli.main", "loop", "--preset", "tiny", "--cycles", "1", *arguments]
-    return subprocess.Popen(command, cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            start_new_session=True)
 
 
 def _wait_for(folder: Path, pattern: str, child: "subprocess.Popen[str]", seconds: float = 300.0) -> None:
@@ -220,7 +241,10 @@ def _identities(project: Project) -> dict[str, str]:
 def test_a_loop_stopped_inside_rl_resumes_to_the_same_artifacts(line: Line, project: Project, tmp_path: Path, sent: signal.Signals) -> None:
     child = _loop(tmp_path)
     _wait_for(project.store / "journal", "rl_checkpoint-*.jsonl", child)
-    child.send_signal(sent)
+    if sent is signal.SIGINT:
+        os.killpg(child.pid, sent)  # as a terminal sends Ctrl-C: to every process of the command
+    else:
+        child.send_signal(sent)
     _, said = child.communicate(timeout=120)
     assert child.returncode == (-signal.SIGKILL if sent is signal.SIGKILL else 130), said
     if sent is signal.SIGINT:

@@ -22,6 +22,13 @@ def test_the_lock_is_free_again_afterwards(tmp_path: Path) -> None:
             pass
 
 
+def test_a_store_that_cannot_be_written_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "inside"):
+        with pytest.raises(DormouseError, match=r"could not write .*lock"), StoreLock(place):
+            pass
+
+
 def test_two_stores_have_two_locks(tmp_path: Path) -> None:
     with StoreLock(tmp_path / "a"), StoreLock(tmp_path / "b"):
         pass
