@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dormouse_core.ledger import Ledger
     from dormouse_core.tasks.task import Task
     from dormouse_core.verifiers.attempt import Attempt
+    from dormouse_core.verifiers.report import SmokeRow
+    from dormouse_core.verifiers.verdict import Verdict
 
 
 @resumable("Nothing was changed.")
@@ -78,11 +80,11 @@ def _rolled(store: "Store", checkpoint: "Artifact", tasks: "Sequence[Task]", tem
     return [attempt_of(played[task.id], task) for task in tasks]
 
 
-def _show(rows: Sequence[object], verdicts: Sequence[object]) -> None:
-    out.print(smoke_table(rows), markup=False)  # type: ignore[arg-type]
-    layers = Counter(f"{row.isolation}: {', '.join(row.layers) or 'nothing was executed'}" for row in rows)  # type: ignore[attr-defined]
+def _show(rows: "Sequence[SmokeRow]", verdicts: "Sequence[Verdict]") -> None:
+    out.print(smoke_table(rows), markup=False)
+    layers = Counter(f"{row.isolation}: {', '.join(row.layers) or 'nothing was executed'}" for row in rows)
     out.print()
     for text, n in layers.most_common():
         out.print(f"{n} decisions under {text}", markup=False)
-    counts = Counter(str(v.verdict) for v in verdicts)  # type: ignore[attr-defined]
+    counts = Counter(str(v.verdict) for v in verdicts)
     out.print("  ".join(f"{name} {n}" for name, n in counts.most_common()), markup=False)

@@ -78,6 +78,9 @@ def check(names: Names = None, per_cell: Annotated[int, typer.Option("--per-cell
 
     Without names also every task file of --tasks-dir: a broken line is named and counted, a reference that fails is refused.
     """
+    if not names and tasks_dir is not None and not tasks_dir.is_dir():
+        raise DormouseError(f"the tasks directory {tasks_dir} is not a folder; name the folder of public task files with --tasks-dir or "
+                            "DORMOUSE_TASKS_DIR, or leave it out to check the generated families alone")
     with Reporter(quiet=json) as reporter:
         ledger = reporter.ledger()
         rows = _check_families(names or [], per_cell, seed, ledger)

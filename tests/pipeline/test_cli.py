@@ -150,6 +150,7 @@ def test_show_mask_marks_assistant_bytes_alone(line: Line) -> None:
     (("post-train", "eval", "--base", "text.bin"), "text.bin"),
     (("model", "--set", "policy.n_heads=2"), "must equal d_model"),
     (("loop", "--preset", "tiny", "--store", "text.bin"), "could not write"),
+    (("tasks", "check", "--per-cell", "1", "--tasks-dir", "nowhere"), "nowhere is not a folder"),
 ])
 def test_bad_input_is_one_paragraph_with_a_way_out_and_exit_code_1(arguments: tuple[str, ...], said: str, tmp_path: Path,
                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
