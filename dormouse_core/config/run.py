@@ -4,6 +4,7 @@ import hashlib
 import json
 
 from dormouse_core.config.base import Config
+from dormouse_core.config.hacks import HoneypotConfig
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.config.stages import (
     CurriculumConfig,
@@ -26,6 +27,7 @@ class RunConfig(Config):
     sft: SftConfig = SftConfig()
     roll: RolloutConfig = RolloutConfig()
     verify: VerifyConfig = VerifyConfig()
+    honeypots: HoneypotConfig = HoneypotConfig()
     rl: RlConfig = RlConfig()
     eval: EvalConfig = EvalConfig()
     curriculum: CurriculumConfig = CurriculumConfig()

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from dormouse_core.config.base import Config
+from dormouse_core.config.hacks import HackScreenConfig
 
 
 class OptimizerConfig(Config):
@@ -191,6 +192,8 @@ class VerifyConfig(Config):
     memory_mib: int = Field(256, ge=16)
     workers: int = Field(2, ge=1)
     """Runner processes."""
+    hack_screen: HackScreenConfig = HackScreenConfig()
+    """Labels on judged programs, and what they set aside."""
 
 
 class EvalConfig(Config):
