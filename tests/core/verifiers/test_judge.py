@@ -64,7 +64,7 @@ CLASSES = [
     (V.FAIL, attempt(ADD, "a-b"), "exec.compare"),
     (V.FAIL, attempt(SEVEN, "8"), "exact.number"),
     (V.FAIL, attempt(REGISTER, "?"), "env_step.state"),
-    (V.UNDECIDED, attempt(SEVEN, "2^3"), "exact.number"),
+    (V.UNDECIDED, attempt(SEVEN, "log(10^7)"), "exact.number"),
     (V.UNPARSEABLE, attempt(SEVEN, "dunno"), "exact.number"),
     (V.UNPARSEABLE, attempt(ADD, "a+"), "exec.compile"),
     (V.UNPARSEABLE, attempt(ADD, ""), "exec.program"),
