@@ -7,6 +7,7 @@ timings, code version and the settings that change speed but never a byte are le
 and seed give the same identity.
 """
 
+import copy
 import hashlib
 import json
 from typing import Any
@@ -19,9 +20,12 @@ from dormouse_core.config.run import RunConfig
 
 NO_EFFECT = frozenset({
     "preset", "loop.cycles", "roll.lanes", "roll.workers", "verify.workers",
-    "train.log_every", "train.ckpt_every", "rl.ckpt_every",
+    "train.log_every", "train.ckpt_every", "rl.ckpt_every", "policy.recompute",
 })
 """Settings that never change what is computed: where a preset was read from, speed, and how often something is saved or said."""
+LATER = {"policy.dtype": "float32"}
+"""Settings that came after the first checkpoints, with the value that means what was done before: at that value they are left out,
+so a run that does not use them keeps its identities."""
 
 
 def canonical(value: Any) -> bytes:
@@ -45,17 +49,20 @@ def identity(content: str, provenance: Provenance) -> str:
 
 
 def config_content(config: RunConfig) -> dict[str, Any]:
-    """The configuration as far as it decides results: everything but NO_EFFECT."""
+    """The configuration as far as it decides results: everything but NO_EFFECT, and LATER where it says nothing new."""
     return decisive(config.model_dump(mode="json"))
 
 
 def decisive(tree: dict[str, Any]) -> dict[str, Any]:
     """The same of a configuration as it was stored: settings that did not exist yet stay absent, so an older file keeps its identity."""
-    kept = {section: dict(value) if isinstance(value, dict) else value for section, value in tree.items()}
-    for name in NO_EFFECT:
-        *section, leaf = name.split(".")
-        node = kept[section[0]] if section else kept
-        node.pop(leaf, None)
+    kept = copy.deepcopy(tree)
+    for name in NO_EFFECT | LATER.keys():
+        *sections, leaf = name.split(".")
+        node = kept
+        for section in sections:
+            node = node.get(section, {})
+        if name in NO_EFFECT or node.get(leaf) == LATER[name]:
+            node.pop(leaf, None)
     return kept
 
 

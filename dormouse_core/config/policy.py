@@ -1,5 +1,7 @@
 """The policy's shape. Names and meanings: docs/policy.md; presets give every number."""
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from dormouse_core.config.base import Config
@@ -49,6 +51,12 @@ class PolicyConfig(Config):
     """Loss-free balancing: how far a selection bias moves an optimizer step. 0 turns balancing off, and says so."""
     deep_loss: float = Field(0.25, ge=0)
     """Weight of the per-iteration readout loss in pre-training and SFT; RL never uses it."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of weights, activations and gradients. Under bfloat16 the decay, the KDA state, router scores, norms' reductions, the head
+    product, logits, losses and values stay fp32. Half the memory; several times faster where the machine has bf16 products."""
+    recompute: bool = False
+    """Training keeps each iteration's input and computes the rest again in the backward: about a T-th of the activation memory
+    for a third more time, and the same bits."""
     max_seq_len: int = Field(512, ge=16)
     """Longest window trained at once, bytes. Decoding has no limit."""
 

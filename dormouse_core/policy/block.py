@@ -113,7 +113,7 @@ def read_memory(rows_N3: Tensor, table_RM: Tensor, fused: Fused) -> Memory:
 
 
 class Reads(NamedTuple):
-    """The block's input product, cut into what its arms take."""
+    """The block's input product, cut into what its arms take. beta and control are fp32 whatever the rest is."""
 
     qkv: Tensor
     decay: Tensor
@@ -132,17 +132,17 @@ def split_in(n_ND: Tensor, start_NP: Tensor, fused: Fused, config: PolicyConfig)
     rest = product.shape[1] - 3 * d - width - d - heads - pad - config.shared_rank
     qkv, decay, gates, shared, code = product.split((3 * d, width, d + heads + pad, config.shared_rank, rest), -1)
     gate, beta, control = gates.split((d, heads, pad), -1)
-    control = sigmoid_rows(control + start_NP)
-    return Reads(qkv, decay, sigmoid_rows(gate), sigmoid_rows(beta), control, shared, code)
+    control = sigmoid_rows((control + start_NP).float())
+    return Reads(qkv, decay, sigmoid_rows(gate), sigmoid_rows(beta.float()), control, shared, code)
 
 
 def join(
     attended_ND: Tensor, n_ND: Tensor, reads: Reads, memory: Memory, choice: Route, fused: Fused, config: PolicyConfig, dense: bool
 ) -> tuple[Tensor, Tensor]:
     """All that is added to c, as (rho * lam * memory [N, d] plus wide experts, the input of the output product [N, X])."""
-    attention_N1, memory_N1, expert_N1 = reads.control[:, :GATES].unsqueeze(-1).unbind(1)
+    attention_N1, memory_N1, expert_N1 = reads.control[:, :GATES].to(n_ND.dtype).unsqueeze(-1).unbind(1)
     lam_N1 = memory_N1.clamp_max(config.lam_max)
-    added_ND = memory.value_ND * (agreement(memory.key_ND, n_ND) * lam_N1)
+    added_ND = memory.value_ND * (agreement(memory.key_ND, n_ND) * lam_N1).to(n_ND.dtype)
     shared_NR = silu_rows(F.linear(reads.shared, fused.shared_v_FR)) @ fused.shared_u_FR
     parts = [attended_ND * reads.gate * attention_N1, n_ND * (1 - lam_N1), shared_NR * expert_N1]
     if narrow(config):
@@ -163,7 +163,7 @@ def iterate_window(
     c_ND = h_BLD.reshape(-1, d) + block.iter_embed[iteration]
     n_ND = rms_normalise(c_ND, config.norm_eps)
     reads = split_in(n_ND, start_NP, fused, config)
-    decay_ND = F.linear(reads.decay, fused.w_decay_DK, fused.b_decay_D)
+    decay_ND = F.linear(reads.decay.float(), fused.w_decay_DK, fused.b_decay_D)
     attended_BLD, state = attend_window(
         reads.qkv.unflatten(0, (batch, length)), decay_ND.view(batch, length, d), reads.beta.unflatten(0, (batch, length)),
         state_BHKV, config.chunk, past_BL,
@@ -182,7 +182,7 @@ def iterate_byte(
     c_BD = h_BD + block.iter_embed[iteration]
     n_BD = rms_normalise(c_BD, config.norm_eps)
     reads = split_in(n_BD, start_BP, fused, config)
-    decay_BD = F.linear(reads.decay, fused.w_decay_DK, fused.b_decay_D)
+    decay_BD = F.linear(reads.decay.float(), fused.w_decay_DK, fused.b_decay_D)
     attended_BD = attend_byte(reads.qkv, decay_BD, reads.beta, state_BHKV)
     choice = route(reads.control[:, GATES : GATES + config.n_experts], bias_E, config.moe_topk)
     added_BD, joined_BX = join(attended_BD, n_BD, reads, memory, choice, fused, config, dense=True)

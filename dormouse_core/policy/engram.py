@@ -62,6 +62,6 @@ def hash_rows(bytes_BX: Tensor, n_rows: int) -> Tensor:
 
 
 def agreement(key_ND: Tensor, state_ND: Tensor) -> Tensor:
-    """The gate [N, 1]: sigmoid of the signed square root of <key, state> / sqrt(d); both arrive RMS-normalised."""
-    s_N1 = (key_ND * state_ND).sum(-1, keepdim=True) / math.sqrt(key_ND.shape[-1])
+    """The gate [N, 1]: sigmoid of the signed square root of <key, state> / sqrt(d); both arrive RMS-normalised. fp32."""
+    s_N1 = (key_ND * state_ND).sum(-1, keepdim=True, dtype=torch.float32) / math.sqrt(key_ND.shape[-1])
     return sigmoid_rows(s_N1.sign() * s_N1.abs().clamp_min(1e-6).sqrt())

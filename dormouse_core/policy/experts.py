@@ -111,7 +111,7 @@ def mix_sorted(code_NER: Tensor, choice: Route, factors: Factors) -> Tensor:
         if len(code_MR):
             inner_MF = silu_rows(_padded(code_MR) @ up_v.t())
             out.append((inner_MF @ down_u)[: len(code_MR)])
-    mixed_AR = torch.cat(out) * segments.gate_A1
+    mixed_AR = (torch.cat(out) * segments.gate_A1).to(code_NER.dtype)
     return code_NER.new_zeros(n * e, r).index_copy(0, slot_A, mixed_AR).view(n, e * r)
 
 
@@ -121,7 +121,7 @@ def mix_dense(code_NER: Tensor, choice: Route, factors: Factors) -> Tensor:
     inner_ENF = silu_rows(torch.bmm(code_NER.transpose(0, 1), factors.up_v_EFR.transpose(1, 2)))
     down_ENR = torch.bmm(inner_ENF, factors.down_u_EFR)
     gate_NE = torch.zeros(n, e, device=code_NER.device).scatter_(1, choice.index_Nk, choice.gate_Nk)
-    return (down_ENR.transpose(0, 1) * gate_NE.unsqueeze(-1)).reshape(n, e * r)
+    return (down_ENR.transpose(0, 1) * gate_NE.unsqueeze(-1)).reshape(n, e * r).to(code_NER.dtype)
 
 
 def mix_wide(x_ND: Tensor, choice: Route, factors: Factors) -> Tensor:
@@ -133,4 +133,5 @@ def mix_wide(x_ND: Tensor, choice: Route, factors: Factors) -> Tensor:
         if len(x_MD):
             inner_MF = silu_rows(_padded(x_MD) @ up_u @ up_v.t())
             out.append((inner_MF @ down_u @ down_v.t())[: len(x_MD)])
-    return torch.zeros_like(x_ND).index_add(0, segments.row_A, torch.cat(out) * segments.gate_A1)
+    sum_ND = torch.zeros_like(x_ND, dtype=torch.float32)
+    return sum_ND.index_add(0, segments.row_A, torch.cat(out) * segments.gate_A1).to(x_ND.dtype)

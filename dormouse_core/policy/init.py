@@ -9,6 +9,8 @@ from torch import Tensor
 
 from dormouse_core.seeding import key
 
+_QR_AT_ONCE = 32
+
 
 def generator(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(key("policy-init", seed, name))
@@ -24,9 +26,14 @@ def fan_in_uniform(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
 
 
 def orthonormal(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """[..., m, r] with orthonormal columns (r <= m), by QR in fp64 with the sign of R's diagonal taken out."""
-    q, r = torch.linalg.qr(torch.randn(shape, generator=rng, dtype=torch.float64))
-    return (q * torch.sign(torch.diagonal(r, dim1=-2, dim2=-1)).unsqueeze(-2)).float()
+    """[..., m, r] with orthonormal columns (r <= m), by QR in fp64 with the sign of R's diagonal taken out. A few matrices at a
+    time: all experts of a large policy at once would take four copies in fp64."""
+    drawn = torch.randn(shape, generator=rng, dtype=torch.float64).view(-1, *shape[-2:])
+    out = torch.empty(drawn.shape)
+    for i in range(0, len(drawn), _QR_AT_ONCE):
+        q, r = torch.linalg.qr(drawn[i : i + _QR_AT_ONCE])
+        out[i : i + _QR_AT_ONCE] = q * torch.sign(torch.diagonal(r, dim1=-2, dim2=-1)).unsqueeze(-2)
+    return out.view(shape)
 
 
 def fan_in_scale(n_out: int, rank: int) -> float:

@@ -39,8 +39,8 @@ class Kda(nn.Module):
         self.out_norm = nn.Parameter(torch.empty(width))
 
     def rate_D(self) -> Tensor:
-        """exp(A_h), clamped, once per channel."""
-        return self.decay_rate.clamp(-10.0, 20.0).exp().repeat_interleave(self.out_norm.shape[0])
+        """exp(A_h), clamped, once per channel; fp32."""
+        return self.decay_rate.float().clamp(-10.0, 20.0).exp().repeat_interleave(self.out_norm.shape[0])
 
 
 def _chunked_view(x: Tensor) -> Tensor:
@@ -131,23 +131,24 @@ def attend_window(
 ) -> tuple[Tensor, Tensor]:
     """qkv before SiLU [B, L, 3d], decay logits [B, L, d], beta in (0, 1). Returns (o, RMS-normalised per head [B, L, d], final state).
 
-    past_BL: bytes that leave no trace in the state: no decay, nothing written.
+    past_BL: bytes that leave no trace in the state: no decay, nothing written. The recurrence is fp32 whatever qkv is.
     """
+    dtype, qkv_BLX = qkv_BLX.dtype, qkv_BLX.float()
     if past_BL is not None:
         past_BL1 = past_BL.unsqueeze(-1)
         qkv_BLX, beta_BLH = qkv_BLX.masked_fill(past_BL1, 0.0), beta_BLH.masked_fill(past_BL1, 0.0)
         decay_BLD = decay_BLD.masked_fill(past_BL1, float("-inf"))
-    out: tuple[Tensor, Tensor] = _Window.apply(qkv_BLX, decay_BLD, beta_BLH, state_BHKV, chunk)
-    return out
+    attended_BLD, state_BHKV = _Window.apply(qkv_BLX, decay_BLD, beta_BLH, state_BHKV, chunk)
+    return attended_BLD.to(dtype), state_BHKV
 
 
 def attend_byte(qkv_BX: Tensor, decay_BD: Tensor, beta_BH: Tensor, state_BHKV: Tensor) -> Tensor:
     """One byte: updates the state in place, returns the normalised output [B, d]. No gradient."""
     batch, heads, width, _ = state_BHKV.shape
-    active_BH3K = silu_rows(qkv_BX).view(batch, 3, heads, width).transpose(1, 2)
+    active_BH3K = silu_rows(qkv_BX.float()).view(batch, 3, heads, width).transpose(1, 2)
     pair_BH2K = active_BH3K[:, :, :2]
     inverse_BH21 = (pair_BH2K * pair_BH2K).sum(-1, keepdim=True).add_(L2_EPS).rsqrt_()
     inverse_BH21[:, :, 0] *= width**-0.5
     alpha_BHK = (sigmoid_rows(decay_BD) * DECAY_FLOOR).exp_().view(batch, heads, width)
     out_BHV = kda_step(pair_BH2K * inverse_BH21, active_BH3K[:, :, 2], alpha_BHK, beta_BH.unsqueeze(-1), state_BHKV)
-    return rms_normalise(out_BHV, OUT_EPS).reshape(batch, heads * width)
+    return rms_normalise(out_BHV, OUT_EPS).reshape(batch, heads * width).to(qkv_BX.dtype)

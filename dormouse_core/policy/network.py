@@ -4,17 +4,18 @@ hidden = mean over iterations of the readout (constant weights only), logits = h
 head path: what samples is what trains. Equations, shapes and what goes wrong: docs/policy.md.
 """
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.encoding import VOCABULARY
 from dormouse_core.policy.block import Fused, LoopBlock, fuse, iterate_byte, iterate_window, read_memory
 from dormouse_core.policy.engram import hash_rows
-from dormouse_core.policy.experts import Tsct
+from dormouse_core.policy.experts import Route, Tsct
 from dormouse_core.policy.heads import LinearHead
 from dormouse_core.policy.norms import rms_normalise
 from dormouse_core.policy.state import CONTEXT, MIN_ROWS, State
@@ -55,6 +56,9 @@ class Policy(nn.Module):
         self.register_buffer("balance_bias_E", torch.zeros(config.n_experts))
         self.register_buffer("load_E", torch.zeros(config.n_experts, dtype=torch.int64))
         self.register_buffer("balance_version", torch.zeros((), dtype=torch.int64))
+        if config.dtype != "float32":
+            for p in self.parameters():
+                p.data = torch.empty_like(p, dtype=getattr(torch, config.dtype))
         self.count_load = False
         """While True, forwards in train mode add the experts' hard-selection counts to `load_E`."""
         self._packed: _Packed | None = None
@@ -75,11 +79,11 @@ class Policy(nn.Module):
         return cast(Tensor, self.value_head(hidden_XD))
 
     def head_weight(self) -> Tensor:
-        """[V, d]: the factored head multiplied out, the final norm's weight folded in."""
-        return self.head.scaled_v() @ (self.head.u * self.final_norm.unsqueeze(1)).t()
+        """[V, d], fp32: the factored head multiplied out, the final norm's weight folded in."""
+        return self.head.scaled_v().float() @ (self.head.u * self.final_norm.unsqueeze(1)).float().t()
 
     def _logits(self, hidden_XD: Tensor, w_head_VD: Tensor) -> Tensor:
-        return F.linear(rms_normalise(hidden_XD, self.config.norm_eps), w_head_VD).float()
+        return F.linear(rms_normalise(hidden_XD.float(), self.config.norm_eps), w_head_VD)
 
     def forward(self, ids_BL: Tensor, state: State | None = None, deep: bool = False, length_B: Tensor | None = None) -> PolicyOutput:
         """ids_BL: int64 bytes. Row b, position j of the logits predicts byte j + 1 from bytes 0..j and the state before.
@@ -99,8 +103,9 @@ class Policy(nn.Module):
         start_NP = F.linear(rms_normalise(h_BLD.flatten(0, 1), config.norm_eps), fused.w_start_PD)
         past_BL = None if length_B is None else torch.arange(length, device=ids_BL.device) >= length_B.unsqueeze(1)
         streams, readings = [], []
+        iterate = _recomputed if config.recompute and torch.is_grad_enabled() else iterate_window
         for n in range(config.max_iter):
-            h_BLD, stream, choice = iterate_window(
+            h_BLD, stream, choice = iterate(
                 h_BLD, n, start_NP, memory, state.kda_TBHKV_padded[n, :batch], cast(Tensor, self.balance_bias_E), block, fused, config,
                 past_BL,
             )
@@ -162,14 +167,20 @@ class Policy(nn.Module):
         state.tail_B3_padded.copy_(context_B4[:, 1:])
         h_BD = F.embedding(ids_B, self.embedding)
         start_BP = F.linear(rms_normalise(h_BD, config.norm_eps), fused.w_start_PD)
-        total_BD = torch.zeros_like(h_BD)
+        total_BD = torch.zeros_like(h_BD, dtype=torch.float32)
         for n in range(config.max_iter):
             h_BD = iterate_byte(
                 h_BD, n, start_BP, memory, state.kda_TBHKV_padded[n], cast(Tensor, self.balance_bias_E), self.block, fused, config
             )
             total_BD += h_BD
-        hidden_BD = F.linear((total_BD / config.max_iter) @ self.readout.u, packed.out_v_DR)
+        hidden_BD = F.linear((total_BD / config.max_iter).to(h_BD.dtype) @ self.readout.u, packed.out_v_DR)
         return self._logits(hidden_BD, packed.w_head_VD)[:batch], hidden_BD[:batch]
+
+
+def _recomputed(*arguments: Any) -> tuple[Tensor, Tensor, Route]:
+    """`iterate_window` that keeps its arguments for the backward and nothing else."""
+    out: tuple[Tensor, Tensor, Route] = checkpoint(iterate_window, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return out
 
 
 def _state(streams: list[Tensor], context_BX: Tensor, batch: int, length_B: Tensor | None) -> State:

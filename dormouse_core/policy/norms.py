@@ -22,20 +22,23 @@ class _Rms(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
         scale = _inverse_rms(x, eps)
-        out = x * scale
+        out = (x * scale).to(x.dtype)
         ctx.save_for_backward(out, scale)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, None]:
+        dtype = d_out.dtype
         out, scale = ctx.saved_tensors
+        out, d_out = out.float(), d_out.float()
         along = (out * d_out).sum(-1, keepdim=True)
-        return torch.addcmul(d_out, out, along, value=-1 / out.shape[-1]).mul_(scale), None
+        return torch.addcmul(d_out, out, along, value=-1 / out.shape[-1]).mul_(scale).to(dtype), None
 
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:
-    width = x.shape[-1]
+    """fp32, whatever x is."""
+    width, x = x.shape[-1], x.float()
     return (x * x).sum(-1, keepdim=True).add_(width * eps).rsqrt_().mul_(width**0.5)
 
 
@@ -44,14 +47,18 @@ def rms_normalise(x: Tensor, eps: float) -> Tensor:
     if torch.is_grad_enabled() and x.requires_grad:
         out: Tensor = _Rms.apply(x, eps)
         return out
-    return x * _inverse_rms(x, eps)
+    return (x * _inverse_rms(x, eps)).to(x.dtype)
 
 
 def sigmoid_rows(x: Tensor) -> Tensor:
     """Sigmoid, the same bits for an element wherever it stands."""
+    if x.dtype is torch.bfloat16:
+        return sigmoid_rows(x.float()).to(x.dtype)
     return torch.sigmoid(x) if x.shape[-1] % _REGISTERS == 0 else x.neg().exp().add(1.0).reciprocal()
 
 
 def silu_rows(x: Tensor) -> Tensor:
     """SiLU, the same bits for an element wherever it stands."""
+    if x.dtype is torch.bfloat16:
+        return silu_rows(x.float()).to(x.dtype)
     return F.silu(x) if x.shape[-1] % _REGISTERS == 0 else x * x.neg().exp().add(1.0).reciprocal()
