@@ -6,6 +6,7 @@ A snapshot is complete and canonical, so a fork at any step replays to the same 
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -64,6 +65,12 @@ class Environment(ABC):
         """The state as flat facts, the terms in which a task's trusted target and milestones are stated: a fact equals a
         value, is one of a list, or is absent (None). Empty where a verifier needs no state."""
         return {}
+
+    @classmethod
+    def leaves(cls, task: Task, actions: Sequence[bytes]) -> bytes | None:
+        """What a sequence of actions leaves to be judged, where that is not the last action itself: the program of a repair, say. None
+        where it leaves nothing. A function of its arguments alone."""
+        return actions[-1] if actions else None
 
     def digest(self) -> str:
         """sha256 of the canonical state."""

@@ -6,6 +6,7 @@ from dormouse_core.envs.answer import Answer
 from dormouse_core.envs.environment import Environment
 from dormouse_core.envs.file_system import FileSystem
 from dormouse_core.envs.register_machine import RegisterMachine
+from dormouse_core.envs.repair import Repair
 from dormouse_core.envs.state_prediction import StatePrediction
 from dormouse_core.ledger import DormouseError
 from dormouse_core.tasks.task import Task
@@ -15,6 +16,7 @@ ENVIRONMENTS: dict[str, type[Environment]] = {
     "register_machine": RegisterMachine,
     "file_system": FileSystem,
     "state_prediction": StatePrediction,
+    "repair": Repair,
 }
 
 

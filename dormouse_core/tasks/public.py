@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dormouse_core.ledger import DormouseError, Ledger
+from dormouse_core.tasks import repair
 from dormouse_core.tasks.task import Pool, Split, Task, Use, VerifierKind
 
 Row = dict[str, Any]
@@ -149,6 +150,18 @@ def _humanevalfix(row: Row) -> Task:
     return _public("humanevalfix", Pool.CODE, row, prompt, VerifierKind.EXEC, _suite(row), row["reference"], Use.EVALUATION)
 
 
+def _humanevalfix_repair(row: Row) -> Task:
+    """The same programs in several turns: read, edit, run the visible tests, submit; the hidden suite decides."""
+    name, buggy, reference = _text(row["entry_point"]), _text(row["buggy"]), _text(row["reference"])
+    start = repair.start_state(buggy, name, repair.visible_tests(_text(row["example_test_src"]), name))
+    actions = repair.repairing_actions(buggy, reference)
+    task = _public("humanevalfix_repair", Pool.CODE, row, row["instruction"], VerifierKind.EXEC, _suite(row), reference, Use.EVALUATION,
+                   start)
+    return task.model_copy(update={
+        "prompt": repair.prompt(_text(row["instruction"]), start), "environment": "repair", "reference": actions,
+        "reference_steps": len(actions), "max_steps": max(repair.MAX_STEPS, len(actions) + 4), "byte_budget": 4 * len(reference) + 512})
+
+
 def _cruxeval(row: Row) -> Task:
     prompt = f"{_text(row['prompt'])}\n{_text(row['entry_point'])}({_text(row['input'])})"
     trusted = {"answer": _text(row["output"]), "form": "literal", "typing": "python"}
@@ -176,6 +189,7 @@ PUBLIC: dict[str, PublicSet] = {
     "mbpp": PublicSet(("mbpp/tasks.jsonl.gz",), "CC-BY-4.0", _mbpp, "function bodies; 601-974 may be trained on"),
     "humaneval": PublicSet(("humaneval/tasks.jsonl.gz",), "MIT", _humaneval, "function bodies"),
     "humanevalfix": PublicSet(("humanevalfix/tasks.jsonl.gz",), "MIT", _humanevalfix, "functions to repair"),
+    "humanevalfix_repair": PublicSet(("humanevalfix/tasks.jsonl.gz",), "MIT", _humanevalfix_repair, "the same, repaired in several turns"),
     "cruxeval": PublicSet(("cruxeval/tasks.jsonl.gz",), "MIT", _cruxeval, "what a function returns"),
     "bbh": PublicSet(("bbh/tasks.jsonl.gz",), "MIT", _bbh, "16 exact-answer tasks; never to be trained on"),
     "reasoning_gym": PublicSet(("reasoning_gym/tasks.jsonl.gz",), "Apache-2.0", _reasoning_gym, "frozen items of 44 tasks"),

@@ -2,7 +2,8 @@
 
 trusted = {"entry_point": "f", "cases": [{"args": "<repr of a tuple>", "expected": "<repr>"}, ...]} and, for the task or for one
 case, "typing", "tolerance", "relax" (compare.py); "cpu_seconds" for a task that needs more than the configured limit.
-program = start["program_prefix"] + action + start["program_suffix"].
+program = start["program_prefix"] + action + start["program_suffix"]; the action of a multi-step episode is what its environment says the
+actions leave (`Environment.leaves`), which is found from them alone.
 A pass needs every case claimed once, in order, equal; the END frame; a clean exit. Three canaries (right, wrong, liar)
 ride with every batch through the same path: one that is judged wrongly voids the batch.
 trusted = {"entry_point": "f", "test_src": "..."} runs the asserts inside the child, where a hostile program can lie to them; such
@@ -13,10 +14,11 @@ Not here: limits and isolation (sandbox/).
 import ast
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dormouse_core.ledger import Ledger
+from dormouse_core.envs.registry import environment
+from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.sandbox import limits, wire
 from dormouse_core.sandbox.runner import End, Job, Outcome, Runners
 from dormouse_core.tasks.task import Task
@@ -100,6 +102,17 @@ def program_of(attempt: Attempt, cases: Cases) -> bytes:
     return head.encode() + attempt.actions[-1] + (tail + cases.test_src).encode()
 
 
+def _left(attempt: Attempt) -> Attempt | BadTask | None:
+    """The attempt reduced to the program it left; None where a multi-step episode left none, BadTask where its start state is none."""
+    if attempt.task.environment == "answer":
+        return attempt
+    try:
+        program = environment(attempt.task.environment).leaves(attempt.task, attempt.actions)
+    except (DormouseError, KeyError, TypeError, ValueError, AttributeError) as error:
+        return BadTask(f"environment {attempt.task.environment}: {type(error).__name__}: {str(error)[:80]}")
+    return None if program is None else replace(attempt, actions=(program,))
+
+
 def judge_batch(attempts: Sequence[Attempt], runners: Runners, ledger: Ledger) -> list[Finding]:
     """One finding an attempt, in order. Identical programs of one task run once."""
     findings: list[Finding | None] = [None] * len(attempts)
@@ -113,12 +126,13 @@ def judge_batch(attempts: Sequence[Attempt], runners: Runners, ledger: Ledger) -
             except BadTask as error:
                 ready[task_id] = error
         cases = ready[task_id]
-        if isinstance(cases, BadTask):
-            findings[index] = Finding(VerdictClass.VERIFIER_ERROR, "exec.task", str(cases))
-        elif (early := _without_running(attempt)) is not None:
+        left: Attempt | BadTask | None = cases if isinstance(cases, BadTask) else _left(attempt)
+        if isinstance(left, BadTask) or isinstance(cases, BadTask):
+            findings[index] = Finding(VerdictClass.VERIFIER_ERROR, "exec.task", str(left))
+        elif (early := _without_running(attempt, left)) is not None:
             findings[index] = early
         else:
-            jobs.setdefault((task_id, program_of(attempt, cases)), []).append(index)
+            jobs.setdefault((task_id, program_of(left or attempt, cases)), []).append(index)
     if jobs:
         for indices, finding in zip(jobs.values(), _run(list(jobs), ready, runners, ledger), strict=True):
             for index in indices:
@@ -128,10 +142,12 @@ def judge_batch(attempts: Sequence[Attempt], runners: Runners, ledger: Ledger) -
     return [f or Finding(VerdictClass.VERIFIER_ERROR, "exec.batch", "no finding") for f in findings]
 
 
-def _without_running(attempt: Attempt) -> Finding | None:
+def _without_running(attempt: Attempt, left: Attempt | None) -> Finding | None:
     if (early := truncated(attempt, "exec.stop")) is not None:
         return early
-    action = attempt.actions[-1]
+    if left is None:
+        return Finding(VerdictClass.UNPARSEABLE, "exec.stop", f"nothing was submitted in {len(attempt.actions)} actions")
+    action = left.actions[-1]
     if not action.strip():
         return Finding(VerdictClass.UNPARSEABLE, "exec.program", "empty program")
     if len(action) > MAX_PROGRAM:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOMS = ("encoding", "ledger", "seeding", "config", "artifacts", "kernels", "policy", "optim", "tasks", "envs", "sandbox", "verifiers",
+ROOMS = ("encoding", "ledger", "seeding", "config", "artifacts", "kernels", "policy", "optim", "tasks", "sandbox", "envs", "verifiers",
          "admission", "rollouts", "monitors", "learning", "evaluation", "evolution")
 PACKAGES = ("dormouse_core", "assets", "dormouse_pipeline")
 NODE_TOOLS = {"dormouse_pipeline.stage_runner", "dormouse_pipeline.checks"}
