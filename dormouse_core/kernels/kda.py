@@ -7,16 +7,20 @@ Per head, with state S [K, V], decay a_t = exp(g_t) in (0, 1) per key channel an
 `kda_step` runs it one byte at a time and updates S in place (decode). `kda_chunked` runs C bytes at a time with dense
 products and loops over chunks only (training); its backward is written out: forward and backward together
 took about 20 ms where the taped form took 23 to 31 (32 x 100 bytes, 3 heads, a busy machine).
+`forward`, `backward` and `kda_step` hand tensors on a GPU to the Triton kernels of gpu/kda.py (kernels/dispatch.py).
 Queries arrive scaled; everything is fp32 or fp64.
 Not here: projections, normalisation of q and k, the output gate (policy/kda.py).
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from dormouse_core.kernels.dispatch import Op, run, wanted
 
 MAX_CHUNK = 16
 """exp(-cumulative decay) reaches e^(5 * 16) inside a chunk; e^88 would leave fp32."""
@@ -27,6 +31,12 @@ def kda_step(qk_BH2K: Tensor, v_BHV: Tensor, alpha_BHK: Tensor, beta_BH1: Tensor
 
     One product reads S'^T q and S'^T k together; the query then sees the write it has not read yet as (q.k) b delta.
     """
+    if wanted(state_BHKV):
+        return run(STEP, qk_BH2K, v_BHV, alpha_BHK, beta_BH1, state_BHKV)[0]
+    return _step(qk_BH2K, v_BHV, alpha_BHK, beta_BH1, state_BHKV)
+
+
+def _step(qk_BH2K: Tensor, v_BHV: Tensor, alpha_BHK: Tensor, beta_BH1: Tensor, state_BHKV: Tensor) -> Tensor:
     batch, heads, _, width = qk_BH2K.shape
     state_NKV = state_BHKV.view(batch * heads, width, -1)
     state_BHKV.mul_(alpha_BHK.unsqueeze(-1))
@@ -152,17 +162,56 @@ def chunk_backward(saved: Saved, d_out: Tensor, d_state: Tensor, rate: float = 1
     return d_query, d_key.add_(d_k_in), d_v, torch.matmul(summed.t(), d_cum), d_beta.view_as(beta), d_entry[0]
 
 
+def _forward_results(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, rate: float
+) -> tuple[Tensor, Tensor]:
+    q_, k_, v_, g_, beta_ = (x.to(state.dtype) for x in (q, k, v, g, beta))
+    out, _, saved = chunk_forward(q_, k_, v_, g_, beta_, state, rate)
+    return out.to(v.dtype), saved.entry
+
+
+def _backward_results(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, entry: Tensor, d_out: Tensor, d_state: Tensor, rate: float
+) -> tuple[Tensor, ...]:
+    q_, k_, v_, g_, beta_ = (x.to(entry.dtype).contiguous() for x in (q, k, v, g, beta))
+    saved = chunk_forward(q_, k_, v_, g_, beta_, entry[0], rate)[2]
+    grads = chunk_backward(saved, d_out.to(entry.dtype).contiguous(), d_state, rate)
+    return tuple(grad.to(x.dtype) for grad, x in zip(grads, (q, k, v, g, beta, entry), strict=True))
+
+
+STEP = Op("kda_step", "kda.step", lambda *args: (_step(*(x.contiguous() for x in args)),), mutates=(4,))
+FORWARD = Op("kda_chunked", "kda.forward", _forward_results)
+BACKWARD = Op("kda_chunked_backward", "kda.backward", _backward_results)
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, rate: float = 1.0
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """`chunk_forward` or its kernel: (o, final state, what `backward` needs)."""
+    if not wanted(state):
+        return chunk_forward(q, k, v, g, beta, state, rate)
+    out, entry = run(FORWARD, q, k, v, g, beta, state, rate)
+    return out, entry[-1].clone(), (q, k, v, g, beta, entry)
+
+
+def backward(kept: Sequence[Tensor], d_out: Tensor, d_state: Tensor, rate: float = 1.0) -> tuple[Tensor, ...]:
+    """Gradients of (q, k, v, g, beta, state), by the form that made `kept`."""
+    if len(kept) == len(Saved._fields):
+        return chunk_backward(Saved(*kept), d_out.contiguous(), d_state, rate)
+    return run(BACKWARD, *kept, d_out, d_state, rate)
+
+
 class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        out, state, saved = chunk_forward(q, k, v, g, beta, state)
-        ctx.save_for_backward(*saved)
+        out, state, kept = forward(q, k, v, g, beta, state)
+        ctx.save_for_backward(*kept)
         return out, state
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor, d_state: Tensor) -> tuple[Tensor, ...]:
-        return chunk_backward(Saved(*ctx.saved_tensors), d_out.contiguous(), d_state)
+        return backward(ctx.saved_tensors, d_out, d_state)
 
 
 def kda_chunked(
