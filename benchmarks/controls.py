@@ -8,7 +8,7 @@ A budget of CPU-seconds becomes a number of rounds and steps once, by measuring 
 depends on a clock, and a killed control ends in the same bits. Rolling, judging and updating are the stages' own code.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +25,11 @@ from dormouse_core.config.run import RunConfig
 from dormouse_core.config.stages import GroupAdvantage
 from dormouse_core.config.suite import Suite, load_suite
 from dormouse_core.learning.batches import epoch_order
+from dormouse_core.learning.consolidation import Passes
 from dormouse_core.learning.interleave import stored_rows
 from dormouse_core.learning.monitor import Round
 from dormouse_core.learning.rounds import Rounds
-from dormouse_core.learning.rows import Rows, observation_mask
+from dormouse_core.learning.rows import Rows
 from dormouse_core.learning.sft import copied, text_works, within
 from dormouse_core.learning.update import Fuse, update
 from dormouse_core.ledger import Ledger
@@ -40,7 +41,6 @@ from dormouse_core.rollouts.workers import WorkerPool
 from dormouse_core.seeding import key as stream
 from dormouse_core.tasks.source import EvenSource
 from dormouse_core.tasks.store import KEYS, tasks_to_table
-from dormouse_core.verifiers.verdict import VerdictClass
 
 CYCLE = "own-passes.c0000"
 WARM = 2
@@ -107,27 +107,18 @@ def own_passes(bench: Bench) -> ControlRun:
     name = "own_passes"
     journal = StageJournal(bench.store, f"{bench.key(name)}-counts")
     rounds, parents, spent = _sample(bench, name, journal)
-    rows, trajectories = passing_rows(rounds), sum(len(r.trajectories) for r in rounds)
+    passes, trajectories = Passes(), sum(len(r.trajectories) for r in rounds)
     made = {"name": name, "budget": bench.budget, "rounds": len(rounds), "trajectories": trajectories}
-    if not len(rows):
+    for round in rounds:
+        passes.add(round)
+    if not len(passes):
         bench.ledger.loud(f"own_passes: not one of {trajectories} trajectories of the base passed; the control is the base itself")
         return ControlRun(identity=bench.base.identity, cpu=spent, steps=0, rows=0, **made)
+    rows = passes.rows()
     rows = rows.pick(within(rows, bench.config, bench.ledger))
     steps = _steps(bench, name, rows, bench.budget / 2, journal)
     artifact, trained = _train(bench, name, rows, steps, parents, journal)
     return ControlRun(identity=artifact.identity, cpu=spent + trained, steps=steps, rows=len(rows), **made)
-
-
-def passing_rows(rounds: Sequence[Round]) -> Rows:
-    """Every passing trajectory as the stream it was sampled as, the policy's own bytes as targets; exact repeats once."""
-    kept: dict[bytes, np.ndarray] = {}
-    for round in rounds:
-        for trajectory, verdict in zip(round.trajectories, round.verdicts, strict=True):
-            if verdict.verdict is VerdictClass.PASS:
-                content, step_L, _ = trajectory.stream()
-                kept.setdefault(content, step_L >= 0)
-    streams = [np.frombuffer(content, dtype=np.uint8) for content in kept]
-    return Rows(streams, list(kept.values()), [observation_mask(s) & ~m for s, m in zip(streams, kept.values(), strict=True)])
 
 
 def even_pools(suite: Suite) -> list[tuple[str, int]]:

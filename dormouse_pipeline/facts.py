@@ -79,7 +79,8 @@ def _rl(made: "Made", seconds: float) -> Facts:
         charts |= _chart(f"{name} over rounds", [row["round"] for row in rows], {name: [row.get(name) for row in rows]})
     shown = [{name: round(value, 4) for name, value in row.items()} for row in rows]
     columns = dict.fromkeys(name for row in shown for name in row)
-    return {"rounds": int(state["rounds"]), "ended": state["ended"], "interleave": float(state["interleave"])} | ends | {
+    consolidation = {f"consolidation_{name}": value for name, value in state["consolidation"].items()}
+    return {"rounds": int(state["rounds"]), "ended": state["ended"], "interleave": float(state["interleave"])} | ends | consolidation | {
         "groups_live": made.counter("rl.groups_live"), "groups_dead": made.counter("rl.groups_dead"), "forks": made.counter("rl.forks"),
         "new_bytes": made.counter("rl.bytes"), "new_bytes_per_second": made.counter("rl.bytes") / max(seconds, 1e-9)} | charts | {
         "rounds_table": table({name: row.get(name, "") for name in columns} for row in shown)}

@@ -23,8 +23,14 @@ DELETED = {
     "msa_budget": "sparse attention was removed upstream together with its budget; there is no such parameter",
     "msa_topk": "sparse attention was removed upstream; there is no such parameter",
     "msa_block": "sparse attention was removed upstream; there is no such parameter",
-    "use_halt": "learned halting collapses and makes the loss fake; depth weights are constants",
-    "halt": "learned halting collapses and makes the loss fake; depth weights are constants",
+    "msa": "sparse attention was removed upstream; there is no such parameter",
+    "attention_budget": "there is no sparse-attention arm, so nothing could keep to a budget",
+    "use_halt": "a depth arm is chosen by one key, for halting policy.depth=ponder",
+    "halt": "a depth arm is chosen by one key, for halting policy.depth=ponder",
+    "use_mor": "a depth arm is chosen by one key, here policy.depth=mor",
+    "mor_k": "a depth arm is chosen by one key; its slots are policy.depth=mor with policy.depth.slots",
+    "rand_depth": "a depth arm is chosen by one key, here policy.depth=random",
+    "capacity": "choosing positions by their rank in a sequence looks at later bytes; policy.depth=skip decides each byte by a threshold",
 }
 """Names that once meant something. They are refused with the reason, not ignored."""
 
@@ -196,5 +202,5 @@ def _got(value: Any) -> str:
 
 def _location(path: tuple[int | str, ...]) -> str:
     """A pydantic location as a dotted key (union tags left out)."""
-    tags = {"fork-replay", "group"}
+    tags = {"fork-replay", "group", "off", "passes"}
     return ".".join(str(p) for p in path if p not in tags) or "configuration"

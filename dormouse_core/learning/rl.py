@@ -3,13 +3,15 @@
 Round 0 is what the rollouts and verify stages left; rounds 1.. are rolled and judged here by the same functions, committed
 beside their update, and named among the checkpoint's parents. A killed run goes on from its resume file and re-rolls nothing that
 was committed; its final weights are those of a run that was never stopped.
-Order of application: screened rows leave (reward) -> R -> group credit -> forks -> weights -> loss -> interleave -> update.
-Not here: each of these (reward, advantage, batches, loss, interleave, update), where rounds come from (rounds).
+Order of application: screened rows leave (reward) -> R -> group credit -> forks -> weights -> loss -> interleave -> update; after
+the last round, consolidation.
+Not here: each of these (reward, advantage, batches, loss, interleave, update, consolidation), where rounds come from (rounds).
 """
 
 import time
 from contextlib import ExitStack
 from enum import StrEnum
+from typing import Any
 
 import torch
 
@@ -23,6 +25,7 @@ from dormouse_core.config.run import RunConfig
 from dormouse_core.learning import loss, reward
 from dormouse_core.learning.advantage import estimate, mass
 from dormouse_core.learning.batches import step_batches
+from dormouse_core.learning.consolidation import Consolidation
 from dormouse_core.learning.interleave import Interleave, interleave_seed, share_of, stored_rows
 from dormouse_core.learning.monitor import PARITY_LIMIT, Round, metrics, refuse_foreign, refuse_no_verdict, refuse_truncation
 from dormouse_core.learning.rounds import Rounds
@@ -57,6 +60,7 @@ def run(config: RunConfig, base: Artifact, rollouts: Artifact, verdicts: Artifac
         session = _Session(config, inputs, source, store, ledger, run_id, crew)
         open_now.callback(session.rounds.close)
         session.train()
+        session.consolidate()
         return session.finish()
 
 
@@ -80,6 +84,9 @@ class _Session:
         self.fuse = Fuse("rl", ledger)
         self.next, self.silent, self.table = 0, 0, list[dict[str, float]]()
         self.interleave = self._interleave()
+        how = config.rl.consolidation
+        self.consolidation = None if how.kind == "off" else Consolidation(config, how, self.policy, self.rounds.cycle, pool, ledger)
+        self.consolidated: dict[str, float] = {}
         self._resume()
 
     def train(self) -> None:
@@ -88,6 +95,8 @@ class _Session:
         while self.next < self.last and self.silent < rl.dead_round_limit:
             round = self._round(self.next)
             row = self._learn(round)
+            if self.consolidation is not None:
+                self.consolidation.passes.add(round)
             if self.source is not None:
                 self.source.observe(round.outcomes())
             self.silent = 0 if row.get("groups_live") else self.silent + 1
@@ -96,8 +105,19 @@ class _Session:
             shown = {name: row[name] for name in ("pass_rate", "groups_live", "groups_dead", "kl", "entropy") if name in row}
             self.ledger.progress("rl", self.next, self.last, "rounds", **shown)
             if self.next % rl.ckpt_every == 0 and self.next < self.last:
-                self.rounds.settle()
-                self.store.save_resume(self.key, self._checkpoint(self.optimizer.state()), self._provenance(()))
+                self._save()
+
+    def consolidate(self) -> None:
+        """Write the verified passes of all rounds into the weights, where that is asked for."""
+        if self.consolidation is None:
+            return
+        began = time.perf_counter()
+        if not self.consolidation.losses:
+            self._save()
+        self.consolidated = self.consolidation.run(self._save)
+        for name in ("rows", "steps"):
+            self.ledger.count(f"rl.consolidation_{name}", int(self.consolidated[name]))
+        self.ledger.seconds["rl.consolidation"] += time.perf_counter() - began
 
     def finish(self) -> Artifact:
         """Write the checkpoint, naming every shard it learnt from; forget the resume file and the journal."""
@@ -109,7 +129,8 @@ class _Session:
             self.ledger.loud(f"rl: ended by no_signal after {self.next} of {self.last} rounds: no group of the last {self.silent} had "
                              "better and worse answers. Tasks are too hard or too easy for this base; its curriculum should move.")
         parents = tuple(Parent(role=role, kind=a.kind, identity=a.identity) for role, a in self.inputs.items())
-        artifact = self.store.put_checkpoint(self._checkpoint({}), self._provenance(parents + self.rounds.parents(self.next)))
+        final = self._checkpoint({}, consolidation=self.consolidated)
+        artifact = self.store.put_checkpoint(final, self._provenance(parents + self.rounds.parents(self.next)))
         self.store.drop_resume(self.key)
         self.rounds.journal.clear()
         return artifact
@@ -170,26 +191,42 @@ class _Session:
         rows = stored_rows(self.config, self.inherited.get("demonstrations"), self.store, self.ledger)
         return Interleave(share, interleave_seed(self.config, self.rounds.cycle), rows, self.config)
 
+    def _save(self) -> None:
+        """The resume file: all rounds below `next` are committed, and consolidation stands where it stands."""
+        self.rounds.settle()
+        losses = self.consolidation.losses if self.consolidation is not None else []
+        optimizer = self.consolidation.optimizer if self.consolidation is not None and losses else self.optimizer
+        checkpoint = self._checkpoint(optimizer.state(), consolidation_losses=list(losses))
+        self.store.save_resume(self.key, checkpoint, self._provenance(()))
+
     def _resume(self) -> None:
         resumed = self.store.load_resume(self.key, self.ledger)
         if resumed is None:
             return
         self.policy.load_state_dict(resumed.model)
-        self.optimizer.load(resumed.optimizer)
+        losses = resumed.state["consolidation_losses"]
+        if self.consolidation is not None and losses:
+            self.consolidation.load(losses, resumed.optimizer)
+        else:
+            self.optimizer.load(resumed.optimizer)
         self.next, self.silent, self.table = resumed.state["rounds"], resumed.state["silent"], resumed.state["metrics"]
         if self.source is not None:
             self.source.load(resumed.state["source"])
+        if self.consolidation is not None:
+            for round in map(self.rounds.stored, range(self.next)):
+                assert round is not None, "a resume file stands behind the rounds it counts"
+                self.consolidation.passes.add(round)
         self.ledger.count("rl.resumed_at_round", self.next)
 
     def _ended(self) -> RlEnd:
         return RlEnd.NO_SIGNAL if self.silent >= self.config.rl.dead_round_limit and self.next < self.last else RlEnd.ROUNDS
 
-    def _checkpoint(self, moments: dict[str, torch.Tensor]) -> Checkpoint:
+    def _checkpoint(self, moments: dict[str, torch.Tensor], **more: Any) -> Checkpoint:
         model = {name: t.detach().clone() for name, t in self.policy.state_dict().items()}
         return Checkpoint(self.config, model, moments, self.inherited | {
             "stage": STAGE, "cycle": self.rounds.cycle, "ended": self._ended().value, "rounds": self.next, "silent": self.silent,
             "lfb_version": self.policy.lfb_version, "interleave": self.interleave.share if self.interleave else 0.0,
-            "source": self.source.state() if self.source is not None else {}, "metrics": self.table})
+            "source": self.source.state() if self.source is not None else {}, "metrics": self.table} | more)
 
     def _provenance(self, parents: tuple[Parent, ...]) -> Provenance:
         return Provenance(kind=Kind.CHECKPOINT, stage=STAGE, parents=parents, config_sha256=self.config.sha256(),
@@ -208,5 +245,7 @@ def _announce(config: RunConfig, source: TaskSource | None, ledger: Ledger) -> N
     loss.announce(config.rl, ledger)
     if source is None and config.rl.rounds > 1:
         ledger.loud("rl: no task source, so only the stored round is learnt from (rl.rounds counts as 1)")
+    if config.rl.consolidation.kind == "off":
+        ledger.loud("rl: consolidation is off: what the verifiers passed is learnt from by its advantage alone")
     if config.rl.advantage.kind == "fork-replay" and config.roll.fork_share == 0:
         ledger.loud("rl: fork-replay with roll.fork_share = 0 has no forks: every step keeps its group's credit")

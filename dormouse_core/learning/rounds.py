@@ -65,14 +65,20 @@ class Rounds:
 
     def roll(self, number: int, policy: Policy, identity: str, source: TaskSource) -> Round:
         """Round `number` from the live weights: read back where it was committed, else drawn, rolled, judged and committed."""
+        committed = self.stored(number)
+        self.ledger.ask("rounds rolled (the rest were committed already)", ran=committed is None)
+        return self._make(number, policy, identity, source) if committed is None else committed
+
+    def stored(self, number: int) -> Round | None:
+        """A round as it was committed; None while it is owed."""
+        if number == 0:
+            return self.first()
         done = self.journal.done(_unit(number))
-        if done is not None:
-            stored = {role: Artifact.model_validate(a) for role, a in done.items()}
-            self.ledger.ask("rounds rolled (the rest were committed already)", ran=False)
-            return self._judged(number, stage.load(self.store, stored["rollouts"]), verify.load(self.store, stored["verdicts"]),
-                                tasks_from_table(self.store.read_table(stored["tasks"])))
-        self.ledger.ask("rounds rolled (the rest were committed already)", ran=True)
-        return self._make(number, policy, identity, source)
+        if done is None:
+            return None
+        stored = {role: Artifact.model_validate(a) for role, a in done.items()}
+        return self._judged(number, stage.load(self.store, stored["rollouts"]), verify.load(self.store, stored["verdicts"]),
+                            tasks_from_table(self.store.read_table(stored["tasks"])))
 
     def _make(self, number: int, policy: Policy, identity: str, source: TaskSource) -> Round:
         """Draw, roll and judge; leave the rest of the commit to the writer."""

@@ -13,17 +13,28 @@ from torch import Tensor
 from dormouse_core.policy.model import Policy
 
 MIN_MEAN_LOAD = 8
+COLD = 0.1
+"""An expert with less than this share of the mean load is cold."""
 
 
 class Load(NamedTuple):
     """The router's instruments, of the counts since the last move: shares of the hard selection, their entropy over
-    ln(E) in [0, 1], experts without a byte, coefficient of variation, and max over mean minus 1."""
+    ln(E) in [0, 1], experts without a byte, coefficient of variation, max over mean minus 1, and the share of experts with
+    less than a tenth of the mean load."""
 
     shares: tuple[float, ...]
     entropy: float
     dead: int
     cv: float
     max_violation: float
+    cold: float
+
+    def metrics(self) -> dict[str, float]:
+        """As columns of a stage's table (the shares left out)."""
+        return {
+            "load_cv": self.cv, "load_cold_share": self.cold, "load_dead": float(self.dead), "load_entropy": self.entropy,
+            "load_max_violation": self.max_violation,
+        }  # fmt: skip
 
 
 def read_load(load_E: Tensor) -> Load | None:
@@ -35,8 +46,9 @@ def read_load(load_E: Tensor) -> Load | None:
     mean = 1 / len(load_E)
     entropy = float(-torch.special.xlogy(share_E, share_E).sum() / torch.log(torch.tensor(float(len(load_E)))))
     return Load(
-        tuple(share_E.tolist()), entropy, int((load_E == 0).sum()), float(share_E.std(correction=0) / mean), float(share_E.max() / mean - 1)
-    )
+        tuple(share_E.tolist()), entropy, int((load_E == 0).sum()), float(share_E.std(correction=0) / mean),
+        float(share_E.max() / mean - 1), float((share_E < COLD * mean).double().mean()),
+    )  # fmt: skip
 
 
 @torch.no_grad()

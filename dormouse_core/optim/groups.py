@@ -1,87 +1,50 @@
-"""Which optimizer trains what: one declared policy over parameter identities, and the AdamW that runs it.
+"""The optimizer of a stage: schedule, clip, and the configured rule of every declared group of parameters.
 
-factors   TSCT u and v of the experts, the shared expert and the readout: no weight decay (their scale carries the size)
-matrices  every other weight of two or more dimensions, the head's factors included: weight decay
-tables    Engram rows: a faster learning rate, no decay
-rest      norms, scales, biases, step embeddings: no decay
-
-Each parameter belongs to exactly one group, or the optimizer refuses to start. The selection bias of the router is a
-buffer: optim/balance.py moves it, no gradient does. Not here: Muon and retraction.
+Who belongs to which group: optim/declared.py. The rules: optim/adam.py, optim/muon.py; what holds factors orthonormal:
+optim/retraction.py; how bf16 parameters take small steps: optim/precision.py; what stays frozen in RL: optim/freeze.py.
+A step is a function of weights, gradients, state and configuration, and the state is in the resume file: killed and resumed
+equals never stopped.
 """
 
 import math
-from collections.abc import Mapping
-from enum import StrEnum
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from dormouse_core.config.stages import OptimizerConfig
+from dormouse_core.config.stages import AdamRow, FrozenRow, MuonRow, OptimizerConfig
 from dormouse_core.ledger import DormouseError
+from dormouse_core.optim import adam
+from dormouse_core.optim.adam import adam_step
+from dormouse_core.optim.declared import DECAYED, EXPERT_GROUPS, Group, clip_order, declared_groups, stack_shape
+from dormouse_core.optim.freeze import gate_rows, router_rows
+from dormouse_core.optim.muon import muon_step
+from dormouse_core.optim.precision import ALL, Index, Slot
+from dormouse_core.optim.retraction import Worst, retract, worst
 from dormouse_core.policy.model import Policy
 
+__all__ = ["Group", "Optimizer", "build_optimizer", "declared_groups"]
 
-class Group(StrEnum):
-    FACTORS = "factors"
-    MATRICES = "matrices"
-    TABLES = "tables"
-    REST = "rest"
-
-
-def declared_groups(policy: Policy) -> dict[Group, dict[str, nn.Parameter]]:
-    """The declaration: group -> name -> parameter, by the identity of the parameters' owners."""
-    block, experts = policy.block, policy.block.experts
-    factored = (block.shared_up, block.shared_down, policy.readout)
-    factors = [p for t in factored for p in (t.u, t.v)] + [experts.up_u, experts.up_v, experts.down_u, experts.down_v]
-    tables = [block.engram.rows]
-    flat = [block.norm, block.iter_embed, block.rho, policy.final_norm, policy.head.s, experts.up_s, experts.down_s]
-    flat += [block.kda.decay_bias, block.kda.decay_rate, block.kda.out_norm] + [t.s for t in factored]
-    flat += [p for head in (policy.value_head, policy.q_head, policy.mor_router) for p in (head.weight, head.bias)]
-    kda = block.kda
-    matrices = [kda.query, kda.key, kda.value, kda.gate, kda.out, kda.decay_up, kda.decay_down, kda.beta, block.mem_dense]
-    matrices += [block.controller, block.engram.key, block.engram.value, policy.embedding, policy.head.u, policy.head.v]
-    declared = {Group.FACTORS: factors, Group.MATRICES: matrices, Group.TABLES: tables, Group.REST: flat}
-    return _named(policy, declared)
-
-
-def _named(policy: Policy, declared: Mapping[Group, list[nn.Parameter]]) -> dict[Group, dict[str, nn.Parameter]]:
-    """Names for the declaration; refuses parameters in no group or in two."""
-    owners: dict[int, list[Group]] = {}
-    for group, members in declared.items():
-        for p in members:
-            owners.setdefault(id(p), []).append(group)
-    named: dict[Group, dict[str, nn.Parameter]] = {group: {} for group in declared}
-    wrong = []
-    for name, p in policy.named_parameters():
-        groups = owners.pop(id(p), [])
-        if len(groups) != 1:
-            wrong.append(f"{name} in {' and '.join(groups) or 'no group'}")
-        else:
-            named[groups[0]][name] = p
-    if wrong or owners:
-        raise DormouseError(
-            f"optimizer refused: every parameter must be in exactly one group, but {'; '.join(wrong) or 'unknown parameters are declared'}."
-            " Declare new parameters in dormouse_core/optim/groups.py."
-        )
-    return named
+ORTHONORMAL = (Group.EXPERTS, Group.FACTORS)
+"""Groups whose matrices start with orthonormal columns, and are retracted to them where the configuration says so."""
+_UPDATES, _MOVED = "expert_updates", "expert_moved"
 
 
 class Optimizer:
-    """AdamW over the declared groups, with warm-up, decay shape and a global gradient clip. Resume is bit-exact."""
+    """All parameters of a policy, each under the rule of its group. Resume is bit-exact."""
 
-    def __init__(self, policy: Policy, config: OptimizerConfig, steps: int) -> None:
+    def __init__(self, policy: Policy, config: OptimizerConfig, steps: int, seed: int = 0) -> None:
         self.config, self.steps, self.done, self._policy = config, steps, 0, policy
         self.groups = declared_groups(policy)
-        self._names = {name: p for members in self.groups.values() for name, p in members.items()}
-        scale = {Group.TABLES: config.table_lr_scale}
-        self._scale = [scale.get(group, 1.0) for group in self.groups]
-        self._adam = torch.optim.AdamW(
-            [
-                {"params": list(members.values()), "weight_decay": config.weight_decay if group is Group.MATRICES else 0.0}
-                for group, members in self.groups.items()
-            ],
-            lr=config.lr, betas=(config.beta1, config.beta2), eps=1e-8, fused=True,
-        )  # fmt: skip
+        self._names = clip_order(policy, self.groups)
+        self._slots = {group: [self._slot(group, name, p, seed) for name, p in members.items()] for group, members in self.groups.items()}
+        self._frozen = {name for group, members in self.groups.items() if config.row(group.value).kind == "frozen" for name in members}
+        for name, p in self._names.items():
+            p.requires_grad_(name not in self._frozen)
+        experts = policy.config.n_experts
+        self.expert_updates_E = torch.zeros(experts, dtype=torch.int64)
+        """Steps in which an expert had a gradient: with experts that rest, how often it moved."""
+        self._moved_E = torch.zeros(experts, dtype=torch.bool)
 
     def lr(self) -> float:
         """Learning rate of the next step: linear warm-up, then constant or a cosine that ends at a tenth."""
@@ -93,20 +56,122 @@ class Optimizer:
         progress = min(1.0, (self.done - c.warmup) / max(1, self.steps - c.warmup))
         return c.lr * (0.55 + 0.45 * math.cos(math.pi * progress))
 
+    def rates(self) -> dict[str, float]:
+        """What the next step uses, group by group: a learning rate, or the relative step of a group Muon trains; 0 is frozen."""
+        return {group.value: self._rate(group) for group in Group}
+
+    @torch.no_grad()
     def step(self) -> float:
-        """Clip, update, advance the schedule. Returns the gradient norm before the clip; refuses a norm that is not finite."""
+        """Clip, update, retract, advance the schedule. Returns the gradient norm before the clip; refuses one that is not finite."""
+        self._drop_frozen()
         gradients = [p.grad for p in self._names.values() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if not torch.isfinite(norm):
             raise DormouseError(self._blame())
+        live = self._live_experts()
         torch.nn.utils.clip_grads_with_norm_(self._names.values(), self.config.grad_clip, norm)
-        lr = self.lr()
-        for settings, scale in zip(self._adam.param_groups, self._scale, strict=True):
-            settings["lr"] = lr * scale
-        self._adam.step()
+        for group in Group:
+            self._update(group, live)
+        self._retract()
         self._policy.refresh()  # the fused kernel writes without raising the tensors' versions
         self.done += 1
         return float(norm)
+
+    def zero_grad(self) -> None:
+        for p in self._names.values():
+            p.grad = None
+
+    def orthonormality(self) -> Worst:
+        """The factor furthest from orthonormal columns, whether or not it is retracted."""
+        return worst({name: p for group in ORTHONORMAL for name, p in self.groups[group].items()})
+
+    def metrics(self) -> dict[str, float]:
+        """Rates of the next step, the monitor of the factors, and how evenly experts were updated. A function of the state."""
+        count_E = self.expert_updates_E.double()
+        mean = float(count_E.mean())
+        found = {f"rate.{name}": value for name, value in self.rates().items()} | {"orthonormality_worst": self.orthonormality().error}
+        if mean:
+            found |= {
+                "expert_updates_mean": mean,
+                "expert_updates_min": float(count_E.min()),
+                "expert_updates_max": float(count_E.max()),
+                "expert_updates_cv": float(count_E.std(correction=0)) / mean,
+                "experts_never_updated": float((count_E == 0).sum()),
+            }
+        return found
+
+    # --- a step
+
+    def _rate(self, group: Group) -> float:
+        row = self.config.row(group.value)
+        if isinstance(row, FrozenRow):
+            return 0.0
+        if isinstance(row, MuonRow):
+            return row.relative_step * (self.lr() / self.config.lr)
+        scale = row.lr_scale if row.lr_scale is not None else self.config.table_lr_scale if group is Group.TABLES else 1.0
+        return self.lr() * scale
+
+    def _drop_frozen(self) -> None:
+        """What must not move has no gradient: it would shrink the others' through the clip."""
+        for name in self._frozen:
+            self._names[name].grad = None
+        controller = self._policy.block.controller
+        if self.config.freeze_router and controller.grad is not None:
+            controller.grad[router_rows(self._policy)] = 0
+
+    def _live_experts(self) -> Tensor | None:
+        """Which experts a byte has reached in this step: those with a gradient, exactly. None where no expert is trained."""
+        slots = [s for group in EXPERT_GROUPS for s in self._slots[group] if s.parameter.grad is not None]
+        if not slots:
+            return None
+        live_E = torch.stack([s.grad.flatten(1).any(1) for s in slots]).any(0)
+        self.expert_updates_E += live_E.cpu()
+        self._moved_E |= live_E.cpu() if self.config.experts_rest else torch.ones_like(self._moved_E)
+        return live_E if self.config.experts_rest else None
+
+    def _update(self, group: Group, live_E: Tensor | None) -> None:
+        row, lr = self.config.row(group.value), self.lr()
+        slots = [slot for slot in self._slots[group] if slot.parameter.grad is not None]
+        chosen = [(slot, self._entries(group, slot, live_E)) for slot in slots]
+        chosen = [(slot, index) for slot, index in chosen if isinstance(index, slice) or len(index)]
+        if isinstance(row, MuonRow):
+            for slot, index in chosen:
+                muon_step(slot, index, row, lr / self.config.lr, lr, group in ORTHONORMAL, self.done)
+        elif not isinstance(row, FrozenRow):
+            decay = 0.0 if isinstance(row, AdamRow) else row.weight_decay
+            if decay is None:
+                decay = self.config.weight_decay if group in DECAYED else 0.0
+            adam_step(chosen, self._rate(group), (self.config.beta1, self.config.beta2), decay, self.done)
+
+    def _entries(self, group: Group, slot: Slot, live_E: Tensor | None) -> Index:
+        """Which leading entries of a parameter move in this step."""
+        if group in EXPERT_GROUPS and live_E is not None:
+            moving = live_E
+        elif isinstance(self.config.row(group.value), AdamRow):
+            moving = slot.grad.flatten(1).any(1)
+        elif self.config.freeze_router and slot.parameter is self._policy.block.controller:
+            return gate_rows(self._policy)
+        else:
+            return ALL
+        return ALL if bool(moving.all()) else moving.nonzero().squeeze(1)
+
+    def _retract(self) -> None:
+        """Retract what has moved since the last time, where this step's number asks for it."""
+        for group in ORTHONORMAL:
+            every = self.config.retracts(group.value)
+            if not every or (self.done + 1) % every:
+                continue
+            index: Index = ALL
+            if group is Group.EXPERTS:
+                index = ALL if bool(self._moved_E.all()) else self._moved_E.nonzero().squeeze(1)
+                self._moved_E.zero_()
+            for slot in (s for s in self._slots[group] if s.parameter.grad is not None):
+                retract(slot, index if isinstance(index, slice) else index.to(slot.parameter.device), self.config.retract_iters, self.done)
+
+    def _slot(self, group: Group, name: str, p: nn.Parameter, seed: int) -> Slot:
+        muon = isinstance(self.config.row(group.value), MuonRow)
+        shape = stack_shape(self._policy, group, p) if muon or group in ORTHONORMAL else tuple(p.shape) or (1,)
+        return Slot(name, p, shape, self.config.low_precision, seed)
 
     def _blame(self) -> str:
         names = [n for n, p in self._names.items() if p.grad is not None and not torch.isfinite(p.grad).all()]
@@ -115,35 +180,50 @@ class Optimizer:
             " lower the learning rate (--set ….optimizer.lr=…) and resume from the last resume file."
         )
 
-    def zero_grad(self) -> None:
-        self._adam.zero_grad(set_to_none=True)
+    # --- state
+
+    def _all(self) -> Iterator[tuple[Group, Slot]]:
+        return ((group, slot) for group, slots in self._slots.items() for slot in slots)
 
     def state(self) -> dict[str, Tensor]:
-        """Everything a resume needs, as tensors: steps done, and moments and step of every parameter that has moved."""
-        state = {"done": torch.tensor(self.done, dtype=torch.int64)}
-        for name, p in self._names.items():
-            state |= {f"{key}/{name}": value.detach().clone() for key, value in self._adam.state.get(p, {}).items()}
+        """Everything a resume needs, as tensors: steps done, counts of the experts, and the moments of what has moved."""
+        state = {"done": torch.tensor(self.done, dtype=torch.int64), _UPDATES: self.expert_updates_E.clone()}
+        if self.config.retracts(Group.EXPERTS.value) > 1:
+            state[_MOVED] = self._moved_E.clone()
+        for _, slot in self._all():
+            state |= {f"{kind}/{slot.name}": value.detach().clone() for kind, value in slot.state.items()}
         return state
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from `state()` of another run of the same policy. Raises DormouseError where it does not fit."""
-        moments: dict[str, dict[str, Tensor]] = {}
+        """Continue from `state()` of another run of the same policy and rules. Raises DormouseError where it does not fit."""
+        slots = {slot.name: (slot, self._kinds(group, slot)) for group, slot in self._all()}
+        counts = {_UPDATES: self.expert_updates_E, _MOVED: self._moved_E}
+        found: dict[str, dict[str, Tensor]] = {}
         for key, value in state.items():
-            if key == "done":
-                continue
             kind, _, name = key.partition("/")
-            if name not in self._names or (kind != "step" and value.shape != self._names[name].shape):
+            if key == "done" or (key in counts and value.shape == counts[key].shape):
+                continue
+            slot, kinds = slots.get(name, (None, ()))
+            if slot is None or kind not in kinds or (kind != "step" and value.shape != slot.parameter.shape):
                 raise DormouseError(
-                    f"optimizer state {key} of shape {tuple(value.shape)} does not fit this policy: resume with the preset the"
-                    " file was written with, or start from its weights alone."
+                    f"optimizer state {key} of shape {tuple(value.shape)} does not fit this policy and its optimizer table: resume with"
+                    " the preset the file was written with, or start from its weights alone."
                 )
-            moments.setdefault(name, {})[kind] = value.detach().clone()
+            found.setdefault(name, {})[kind] = value.detach().to(slot.parameter.device, copy=True)
         self.done = int(state["done"])
-        self._adam.state.clear()
-        for name, values in moments.items():
-            self._adam.state[self._names[name]] = values
+        for key, held in counts.items():
+            held.copy_(state[key]) if key in state else held.zero_()
+        for name, (slot, _) in slots.items():
+            slot.state = found.get(name, {})
+
+    def _kinds(self, group: Group, slot: Slot) -> tuple[str, ...]:
+        """Names of the state a slot may have."""
+        row = self.config.row(group.value)
+        kinds = () if isinstance(row, FrozenRow) else ("momentum",) if isinstance(row, MuonRow) else adam.STATE
+        masters = slot.parameter.dtype != torch.float32 and slot.low_precision == "masters" and kinds
+        return (*kinds, "master") if masters else tuple(kinds)
 
 
-def build_optimizer(policy: Policy, config: OptimizerConfig, steps: int) -> Optimizer:
-    """The optimizer of a stage of `steps` updates."""
-    return Optimizer(policy, config, steps)
+def build_optimizer(policy: Policy, config: OptimizerConfig, steps: int, seed: int = 0) -> Optimizer:
+    """The optimizer of a stage of `steps` updates. seed: root of the noise of stochastic rounding."""
+    return Optimizer(policy, config, steps, seed)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import controls, cpu
-from benchmarks.controls import Bench, even_pools, more_sft, own_passes, passing_rows
+from benchmarks.controls import Bench, even_pools, more_sft, own_passes
 from dormouse_core.artifacts.checkpoint import Checkpoint
 from dormouse_core.artifacts.provenance import Artifact, Kind, Provenance
 from dormouse_core.artifacts.store import Store
@@ -19,6 +19,7 @@ from dormouse_core.config.resolve import resolve
 from dormouse_core.config.run import RunConfig
 from dormouse_core.config.suite import load_suite
 from dormouse_core.learning import sft
+from dormouse_core.learning.consolidation import Passes
 from dormouse_core.learning.monitor import Round
 from dormouse_core.ledger import Ledger
 from dormouse_core.policy.model import build_policy
@@ -134,7 +135,10 @@ def test_own_passes_keeps_passes_only_and_repeats_once(config: RunConfig, base: 
     bench = bench_of(config, base, pool, 0.1)
     rounds, _, _ = controls._sample(bench, "own_passes", controls.StageJournal(base[0], "keeps"))
     passed = {t.stream()[0] for r in rounds for t, v in zip(r.trajectories, r.verdicts, strict=True) if v.verdict is VerdictClass.PASS}
-    rows = passing_rows([*rounds, *rounds])
+    passes = Passes()
+    for round in [*rounds, *rounds]:
+        passes.add(round)
+    rows = passes.rows()
     assert {s.tobytes() for s in rows.streams} == passed and len(rows) == len(passed)
     for stream_L, mask_L in zip(rows.streams, rows.masks, strict=True):
         assert mask_L.any() and not mask_L.all() and stream_L[np.flatnonzero(mask_L)[-1]] == 5, "targets end with END"

@@ -54,7 +54,8 @@ TINY = {
     "roll": {"prompts": 4, "group_size": 4, "lanes": 16, "workers": 1},
     "verify": {"workers": 1},
     "rl": {"rounds": 6, "ckpt_every": 2, "micro_batches": 3, "dead_round_limit": 3,
-           "optimizer": {"lr": 3e-3, "warmup": 1, "decay": "constant"}},
+           "optimizer": {"lr": 3e-3, "warmup": 1, "decay": "constant"},
+           "consolidation": {"kind": "passes", "steps": 5, "batch": 8, "ckpt_every": 2, "optimizer": {"lr": 1e-3, "warmup": 1}}},
 }
 
 

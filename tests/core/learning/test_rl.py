@@ -223,10 +223,11 @@ def test_evaluation_tasks_are_never_trained_on(world: World) -> None:
 
 def test_everything_switched_off_says_so(world: World) -> None:
     ledger = Ledger()
-    off = config(rl={"rounds": 1, "kl": 0.0, "clip": 0.0, "interleave_sft": 0.0, "reward": {"solution": False, "behaviour": False}})
+    off = config(rl={"rounds": 1, "kl": 0.0, "clip": 0.0, "interleave_sft": 0.0, "reward": {"solution": False, "behaviour": False},
+                     "consolidation": {"kind": "off"}})
     world.learn(off, ledger=ledger)
     said = "\n".join(ledger.lines)
-    assert all(name in said for name in ("KL", "clip", "interleave", "S_sol", "S_beh"))
+    assert all(name in said for name in ("KL", "clip", "interleave", "S_sol", "S_beh", "consolidation"))
     world.learn(config(rl={"rounds": 1}), ledger=(quiet := Ledger()))
     assert quiet.lines == []
 
