@@ -41,6 +41,11 @@ class Advantage(StrEnum):
     GROUP = "group"
 
 
+class Consolidate(StrEnum):
+    PASSES = "passes"
+    OFF = "off"
+
+
 class Switch(StrEnum):
     ON = "on"
     OFF = "off"
@@ -74,6 +79,8 @@ Report = Annotated[Path | None, _option("--report", "Write the verdict table her
 Adv = Annotated[Advantage | None, _option("--adv", "Credit assignment.")]
 Clip = Annotated[float | None, _option("--clip", "Step-level ratio clip.")]
 Kl = Annotated[float | None, _option("--kl", "Weight of KL to the base; 0 is off.")]
+ConsolidateOption = Annotated[Consolidate | None, _option(
+    "--consolidate", "After the rounds: supervised steps on the cycle's verified passes, or none.")]
 RoundCount = Annotated[int | None, _option("--rounds", "Rounds; the first is the stored one.", min=1)]
 SuiteName = Annotated[str | None, _option("--suite", "Packaged suite or TOML file.")]
 FreshSeed = Annotated[Switch, typer.Option("--fresh-seed", help="Score tasks whose seeds derive from this checkpoint.")]
@@ -162,15 +169,16 @@ def verify(traj: Traj, verifier: RequireKind = None, report: Report = None, pres
 @group.command("rl")
 @resumable(AGAIN)
 def rl(base: Base, traj: Traj, adv: Adv = None, clip: Clip = None, kl: Kl = None, lr: LearningRate = None, rounds: RoundCount = None,
-       preset: Preset = None, sets: Sets = [], seed: Seed = None, dest: Out = None, store: StorePath = None,  # noqa: B006
-       json: AsJson = False) -> None:
+       consolidate: ConsolidateOption = None, preset: Preset = None, sets: Sets = [], seed: Seed = None,  # noqa: B006
+       dest: Out = None, store: StorePath = None, json: AsJson = False) -> None:
     """Learn from judged trajectories, then from further rounds rolled and judged from the weights as they change."""
     from dormouse_core.learning import rl as stage
 
     held = chosen_store(store)
     parent = opened(held, base, "checkpoint")
     config = follow(parent, held, preset, sets, seed, {
-        "rl.advantage": adv.value if adv else None, "rl.clip": clip, "rl.kl": kl, "rl.optimizer.lr": lr, "rl.rounds": rounds})
+        "rl.advantage": adv.value if adv else None, "rl.consolidation": consolidate.value if consolidate else None,
+        "rl.clip": clip, "rl.kl": kl, "rl.optimizer.lr": lr, "rl.rounds": rounds})
     named = opened(held, traj, "rollouts", "verdicts")
     rollouts = named if named.kind.value == "rollouts" else _parent(held, named, "rollouts")
     tasks = _tasks_of(held, rollouts)
