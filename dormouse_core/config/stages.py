@@ -332,6 +332,9 @@ class VerifyConfig(Config):
     memory_mib: int = Field(256, ge=16)
     workers: int = Field(2, ge=1)
     """Runner processes."""
+    jail: Literal["best", "full", "no_files"] = "best"
+    """`best`: every layer this machine allows, what is missing said aloud. `full`: all layers or no verdicts. `no_files`: candidates
+    open no file at all; for machines with neither Landlock nor namespaces."""
     hack_screen: HackScreenConfig = HackScreenConfig()
     """Labels on judged programs, and what they set aside."""
 

@@ -1,13 +1,16 @@
-"""Runners: bare interpreters that judge nothing. They turn (program, inputs) into claims, one forked child a candidate.
+"""Runners: zygotes that judge nothing. They turn (program, inputs) into claims, one forked and sealed child a candidate.
 
 The parent (here, trusted) holds the expected values and never sends them. A candidate's program and inputs travel in a
-memfd that its own child reads; its claims come back on a pipe of its own. Several candidates are in flight on each
+sealed memfd that its own child reads; its claims come back on a pipe of its own. Several candidates are in flight on each
 runner; one thread serves them all. A runner that dies takes down only what it was running: those outcomes are INFRA,
 a new runner is started, the rest goes on.
-Not here: limits (child.py sets them), verdicts (verifiers/exec.py compares and decides).
+Not here: the layers (zygote.py and child.py put them up, limits.py says what a missing one means), verdicts (verifiers/exec.py
+compares and decides).
 """
 
 import contextlib
+import fcntl
+import json
 import os
 import selectors
 import signal
@@ -26,7 +29,11 @@ from typing import Self
 from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.sandbox import limits, wire
-from dormouse_core.sandbox.child import DONE, HEAD, KILL, ORDER, RUN
+from dormouse_core.sandbox.child import HEAD
+from dormouse_core.sandbox.limits import JailMode
+from dormouse_core.sandbox.seccomp import Profile, program
+from dormouse_core.sandbox.syscalls import ARCHES
+from dormouse_core.sandbox.zygote import DONE, KILL, ORDER, RUN
 
 IN_FLIGHT = 2
 """Candidates running at once on one runner."""
@@ -34,6 +41,7 @@ JOBS_A_RUNNER = 12
 """A batch smaller than this many jobs a runner starts fewer runners."""
 MAX_RESTARTS = 3
 _START_SECONDS = 20.0
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 class End(StrEnum):
@@ -46,6 +54,7 @@ class End(StrEnum):
     OUTPUT = "output"  # claimed more bytes than allowed
     CRASH = "crash"  # a signal nobody here sent
     BREACH = "breach"  # frames no honest child writes
+    FORBIDDEN = "forbidden"  # ended by the filter: a system call no judged program has a use for
     INFRA = "infra"  # the runner or the machine failed: no verdict
 
 
@@ -131,6 +140,8 @@ def settle(data: bytes, cases: int, status: int, cpu: float, cpu_limit: float, w
         return End.CPU, "", load_error, claims
     if breach:
         return End.BREACH, breach, load_error, claims
+    if code == -signal.SIGSYS:
+        return End.FORBIDDEN, "SIGSYS", load_error, claims
     if code < 0:
         name = signal.Signals(-code).name if -code in signal.Signals._value2member_map_ else f"signal {-code}"
         return End.CRASH, name, load_error, claims
@@ -162,16 +173,28 @@ class _Runner:
 class Runners:
     """A few runner processes, kept as long as the context is open. Not shared between threads."""
 
-    def __init__(self, config: VerifyConfig, ledger: Ledger) -> None:
+    def __init__(self, config: VerifyConfig, ledger: Ledger, without: frozenset[str] = frozenset()) -> None:
+        """without: layers to leave out (of `limits.SWITCHES`), for tests of the others; said aloud, and verdicts say `weakened`.
+        Raises DormouseError where the machine has no jail to offer."""
+        machine = os.uname().machine
         if not sys.platform.startswith("linux"):
             raise DormouseError(f"the exec verifier needs Linux (memfd, process limits), and this is {sys.platform}: use tasks of other "
                                 "verifiers here")
-        self.config, self.ledger = config, ledger
-        self._folder = tempfile.TemporaryDirectory(prefix="dormouse-empty-")
-        os.chmod(self._folder.name, 0o555)
+        if machine not in ARCHES:
+            raise DormouseError(f"the exec verifier knows the system calls of {' and '.join(ARCHES)}, and this is {machine}: a filter with "
+                                "the wrong numbers forbids the wrong calls, so nothing is executed here. Use tasks of other verifiers.")
+        self.config, self.ledger, self.without = config, ledger, without
+        self.mode = JailMode(config.jail)
+        self._folder = tempfile.TemporaryDirectory(prefix="dormouse-room-")
+        room = Path(self._folder.name)
+        room.chmod(0o755)
+        (room / "empty").mkdir(mode=0o555)
+        (room / "canary").write_bytes(b"not for candidates")
         self._runners: list[_Runner] = []
         self._selector = selectors.DefaultSelector()
         self._next = 0
+        self._no_namespaces = "switched off" if "namespaces" in without else ""
+        """Why this machine gives no namespaces; '' while they work."""
         self.layers: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
@@ -186,7 +209,6 @@ class Runners:
             self._drop(runner)
         self._runners.clear()
         self._selector.close()
-        os.chmod(self._folder.name, 0o755)
         self._folder.cleanup()
 
     @property
@@ -233,33 +255,45 @@ class Runners:
 
     def _launch(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        room, python = Path(__file__).parent, getattr(sys, "_base_executable", None) or sys.executable
+        here, python = Path(__file__).parent, getattr(sys, "_base_executable", None) or sys.executable
         # -s -S -P is -I but for one variable: a fixed hash seed, so that the order of a set is the same in every run
-        command = [python, "-s", "-S", "-P", "-B", str(room / "child.py"), str(theirs.fileno()), str(room / "wire.py")]
+        command = [python, "-s", "-S", "-P", "-B", str(here / "zygote.py"), str(theirs.fileno())]
         process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env={"PYTHONHASHSEED": "0"}, cwd=self._folder.name, start_new_session=True,
+            command, pass_fds=[theirs.fileno()], env={"PYTHONHASHSEED": "0"}, cwd=f"{self._folder.name}/empty", start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         theirs.close()
+        profile = Profile.NO_FILES if self.mode is JailMode.NO_FILES else Profile.SINGLE
+        allowed = b"" if "seccomp" in self.without else program(os.uname().machine, profile)
+        ours.send(json.dumps({"room": self._folder.name, "filter": allowed.hex(), "namespaces": not self._no_namespaces,
+                              "landlock": "landlock" not in self.without}).encode())
         return process, ours
 
     def _greet(self, process: subprocess.Popen[bytes], control: socket.socket) -> _Runner:
+        """Hear what the zygote could put up and prove. Where namespaces are refused it starts again without them."""
         control.settimeout(_START_SECONDS)
         try:
-            hello = control.recv(4096)
+            hello = control.recv(1 << 16)
         except OSError:
             hello = b""
-        if hello[:1] != b"H":
+        if hello[:1] == b"F" and not self._no_namespaces:
+            process.wait()
+            control.close()
+            self._no_namespaces = hello[1:].decode("utf-8", "replace") or "refused"
+            return self._greet(*self._launch())
+        standing = None
+        if hello[:1] == b"H":
+            standing = limits.stand(json.loads(hello[1:]), self.mode, self.without, self._no_namespaces)
+        if standing is None or standing.refusal:
             process.kill()
             process.wait()
             control.close()
-            raise DormouseError(f"the exec runner did not start (exit {process.returncode}): its Python needs os.memfd_create, "
-                                "os.pidfd_open and ctypes (Linux 5.3 or later)")
+            raise DormouseError("the exec verifier judges nothing here: " + (standing.refusal if standing else (
+                f"its runner did not start (exit {process.returncode}); its Python needs ctypes, os.memfd_create and os.pidfd_open (Linux "
+                "5.8 or later)")))
         control.setblocking(False)
-        found = tuple(x for x in hello[1:].decode().split(",") if x)
-        self.layers = limits.BASE_LAYERS + found
-        self.ledger.loud(limits.NOT_A_JAIL)
-        if limits.FORK_BAN not in found:
-            self.ledger.loud(limits.NO_FORK_BAN)
+        self.layers = standing.layers
+        for line in standing.lines:
+            self.ledger.loud(line)
         runner = _Runner(process, control, self.layers, deque())
         self._selector.register(control.fileno(), selectors.EVENT_READ, runner)
         return runner
@@ -271,8 +305,9 @@ class Runners:
             self._next = (self._next + 1) & 0xFFFFFFFF
             read, write = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(read, False)
-            memory = os.memfd_create("job", os.MFD_CLOEXEC)
+            memory = os.memfd_create("job", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.write(memory, job.payload())
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
             cpu = self._cpu(job)
             order = ORDER.pack(RUN, self._next, cpu, max(self.config.wall_seconds, 5 * cpu), self.config.memory_mib)
             try:

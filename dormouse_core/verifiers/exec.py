@@ -185,6 +185,7 @@ _BY_END = {
     End.OUTPUT: (VerdictClass.FAIL, "exec.output_limit"),
     End.CRASH: (VerdictClass.FAIL, "exec.signal"),
     End.BREACH: (VerdictClass.VIOLATION, "exec.protocol"),
+    End.FORBIDDEN: (VerdictClass.VIOLATION, "exec.seccomp"),
     End.EARLY_EXIT: (VerdictClass.FAIL, "exec.early_exit"),
 }
 _BY_ERROR = {

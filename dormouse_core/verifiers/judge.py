@@ -87,5 +87,5 @@ def _verdict(attempt: Attempt, finding: Finding, layers: tuple[str, ...]) -> Ver
         trajectory_id=attempt.trajectory_id, task_id=attempt.task.id, kind=attempt.task.verifier, verdict=finding.verdict,
         score=1.0 if finding.verdict is VerdictClass.PASS else finding.score, cases_passed=finding.cases_passed,
         cases_total=finding.cases_total, milestones_passed=finding.milestones_passed, milestones_total=finding.milestones_total,
-        isolation=limits.ISOLATION if finding.ran else "none", layers=layers if finding.ran else (), decided_by=finding.decided_by,
+        isolation=limits.isolation_of(layers).value if finding.ran else "none", layers=layers if finding.ran else (), decided_by=finding.decided_by,
         reason=finding.reason, labels=finding.labels, verifier_sha256=verifier_sha256(), wall_ms=finding.wall_ms, cpu_ms=finding.cpu_ms)

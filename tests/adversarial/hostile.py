@@ -29,7 +29,7 @@ HOSTILE: dict[str, Hostile] = {
                                    "exec.exception"),
     "abort": inside("import os\nos.abort()", V.FAIL, "exec.signal"),
     "segfault": inside("import ctypes\nctypes.string_at(0)", V.FAIL, "exec.signal"),
-    "kill_self": inside("import os\nos.kill(os.getpid(), 9)", V.FAIL, "exec.signal"),
+    "kill_self": inside("import os\nos.kill(os.getpid(), 9)", V.VIOLATION, "exec.permission"),
     # objects with opinions
     "equal_to_everything": Hostile("class E:\n    def __eq__(s, o): return True\n    __hash__ = None\ndef f(a, b): return E()\n", V.FAIL,
                                    "exec.wire"),
@@ -82,7 +82,7 @@ HOSTILE: dict[str, Hostile] = {
         "import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.len = lambda *a: 0\nbuiltins.type = lambda o: int\n"
         "def f(a, b): return 'x'\n", V.VIOLATION, "exec.protocol"),
     "patched_encoder": inside(
-        "import sys\ng = sys._getframe(1).f_locals['wire'].__dict__\ng['_write'] = lambda v, out, *r: out.extend(b'T')\nreturn None",
+        "import sys\ng = sys._getframe(1).f_globals['wire'].__dict__\ng['_write'] = lambda v, out, *r: out.extend(b'T')\nreturn None",
         V.FAIL, "exec.compare"),
     "frames_searched_for_expected": inside(
         "import sys\nfr, hits = sys._getframe(), []\nwhile fr:\n"
@@ -109,14 +109,14 @@ HOSTILE: dict[str, Hostile] = {
         "while True: pass", V.TIMEOUT, "exec.rlimit_cpu"),
     "regex_bomb": inside("import re\nreturn re.match('(a+)+$', 'a' * 40 + 'b')", V.TIMEOUT, "exec.rlimit_cpu"),
     "sleep": inside("import time\ntime.sleep(60)", V.TIMEOUT, "exec.wall_backstop"),
-    "stop_self": inside("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", V.TIMEOUT, "exec.wall_backstop"),
+    "stop_self": inside("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", V.VIOLATION, "exec.permission"),
     "memory_bomb": inside("return bytearray(1 << 34)", V.FAIL, "exec.rlimit_as"),
     "memory_bomb_in_pieces": inside("x = []\nwhile True: x.append(bytearray(1 << 20))", V.FAIL, "exec.rlimit_as"),
     "constant_folding_bomb": Hostile("def f(a, b): return ((0,) * 200) * 10 ** 9\n", V.FAIL, "exec.rlimit_as"),
-    "fork": inside("import os\nos.fork()\nreturn None", V.VIOLATION, "exec.rlimit_nproc"),
+    "fork": inside("import os\nos.fork()\nreturn None", V.VIOLATION, "exec.permission"),
     "fork_bomb": Hostile("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n", V.TIMEOUT, "exec.rlimit_cpu"),
     "thread": inside("import threading\nthreading.Thread(target=print).start()\nreturn None", V.FAIL, "exec.exception"),
-    "subprocess": inside("import subprocess\nsubprocess.run(['true'])\nreturn None", V.VIOLATION, "exec.rlimit_nproc"),
+    "subprocess": inside("import subprocess\nsubprocess.run(['true'])\nreturn None", V.VIOLATION, "exec.permission"),
     "recursion": inside("return f(a, b)", V.FAIL, "exec.exception"),
     "file_in_its_directory": inside("open('x', 'w')\nreturn None", V.VIOLATION, "exec.permission"),
     "parser_bomb": Hostile("(" * 5000 + ")" * 5000, V.UNPARSEABLE, "exec.compile"),

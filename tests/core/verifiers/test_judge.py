@@ -74,7 +74,7 @@ CLASSES = [
     (V.TRUNCATED, attempt(SEVEN, stop=StopReason.BYTE_BUDGET), "exact.stop"),
     (V.TRUNCATED, attempt(REGISTER, "?", stop=StopReason.MAX_STEPS), "env_step.stop"),
     (V.TIMEOUT, attempt(ADD, "[0 for _ in iter(int, 1)]"), "exec.rlimit_cpu"),
-    (V.VIOLATION, attempt(ADD, "__import__('os').fork()"), "exec.rlimit_nproc"),
+    (V.VIOLATION, attempt(ADD, "__import__('os').fork()"), "exec.permission"),
     (V.VERIFIER_ERROR, attempt(ADD, "a+b", stop=StopReason.INFRA), "rollout.infra"),
     (V.VERIFIER_ERROR, attempt(task(VerifierKind.EXEC, {"entry_point": "f", "cases": []}), "1"), "exec.task"),
     (V.VERIFIER_ERROR, attempt(task(VerifierKind.EXACT, {}), "1"), "exact.task"),
@@ -94,16 +94,10 @@ def test_every_class_has_its_cause_and_order_is_kept() -> None:
 def test_a_verdict_says_under_which_layers_a_program_ran_and_only_then(runners: Runners) -> None:
     ran, not_run, cut = one(attempt(ADD, "a+b"), runners), one(attempt(SEVEN, "7"),
                                                                runners), one(attempt(ADD, "a", stop=StopReason.BYTE_BUDGET), runners)
-    assert ran.isolation == "process" and set(limits.BASE_LAYERS) < set(ran.layers) and "rlimit_nproc" in ran.layers
+    assert ran.isolation == limits.isolation_of(runners.layers)
+    assert set(limits.BASE_LAYERS) < set(ran.layers) and "seccomp" in ran.layers
     assert (not_run.isolation, not_run.layers) == (cut.isolation, cut.layers) == ("none", ())
     assert ran.verifier_sha256 == verifier_sha256() and len(ran.verifier_sha256) == 64
-
-
-def test_being_no_full_jail_is_said_once_a_run() -> None:
-    ledger = Ledger()
-    for _ in range(2):
-        judge([attempt(ADD, "a+b")], CONFIG, ledger)
-    assert [line for line in ledger.lines if "not a full jail" in line] == ledger.lines
 
 
 def test_equal_programs_of_one_task_run_once_and_share_the_verdict() -> None:
