@@ -40,6 +40,7 @@ class RowKind(StrEnum):
     SYNTHETIC = "synthetic"
     REPAIR = "repair"
     CHAT = "chat"
+    DATA = "data"  # a conversation of the user's own (conversations.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class SftRow:
 
     segments: tuple[Span, ...]
     kind: RowKind
-    pool: Pool
+    pool: Pool | None
     cell: str
     task_id: str
     long: bool = False  # shows a longer working

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from dormouse_core.artifacts.store import Store
 from dormouse_core.config.run import RunConfig
 from dormouse_core.config.suite import load_suite
 from dormouse_core.learning.batches import TextBatch, epoch_order, text_batch
+from dormouse_core.learning.conversations import read_conversations
 from dormouse_core.learning.demonstrations import SftRow, build_rows
 from dormouse_core.learning.rows import KEYS, Rows, heldout_side, rendered, to_table
 from dormouse_core.learning.update import Fuse, Pool, TextWork, score_text, update
@@ -62,11 +64,12 @@ class Run:
 
 
 def run(config: RunConfig, base: Artifact, *, store: Store, ledger: Ledger, run_id: str = "", rows: Sequence[SftRow] | None = None,
-        pool: WorkerPool | None = None) -> Artifact:
-    """SFT from `base` on the configuration's demonstrations (or on `rows`); the best weights by held-out loss.
+        data: Path | None = None, pool: WorkerPool | None = None) -> Artifact:
+    """SFT from `base` on the configuration's demonstrations (or on `rows`, or the conversations of the file or folder `data`); the best
+    weights by held-out loss.
 
-    Resumes where a killed run stopped, to the same bits. Raises DormouseError on a mask that is all 0 or all 1, and when two
-    updates in a row are not finite.
+    Resumes where a killed run stopped, to the same bits. Raises DormouseError on a mask that is all 0 or all 1, on data without one
+    good line, and when two updates in a row are not finite.
     """
     torch.set_num_threads(config.runtime.threads)
     _announce(config, ledger)
@@ -74,16 +77,16 @@ def run(config: RunConfig, base: Artifact, *, store: Store, ledger: Ledger, run_
     root = (Parent(role="base", kind=base.kind, identity=base.identity),)
     provenance = Provenance(kind=Kind.CHECKPOINT, stage=STAGE, parents=root, config_sha256=config.sha256(), code_version=code_version(),
                             seed=config.runtime.seed, run_id=run_id)
-    train, held, data = _data(config, rows, store, provenance, ledger)
-    key = stage_key(STAGE, base.identity, data.identity, canonical(config_content(config)).decode(), code_version())
+    train, held, table = _data(config, chosen_rows(config, data, ledger) if rows is None else rows, store, provenance, ledger)
+    key = stage_key(STAGE, base.identity, table.identity, canonical(config_content(config)).decode(), code_version())
     with nullcontext(pool) if pool else WorkerPool(config.roll.workers, config.runtime.threads) as workers:
         ended, state, best = _fit(config, policy, train, held, workers, store, key, provenance, ledger)
     for name, value in {"sft_rows": len(train), "sft_heldout_rows": len(held), "sft_steps": state.step}.items():
         ledger.count(name, value)
     out = Checkpoint(config, best, state=state.state() | {
-        "stage": STAGE, "ended": ended.value, "interleave_rl": config.sft.interleave_rl, "demonstrations": data.identity,
+        "stage": STAGE, "ended": ended.value, "interleave_rl": config.sft.interleave_rl, "demonstrations": table.identity,
         "lfb_version": int(best["balance_version"]), "rows": len(train), "heldout_rows": len(held), "target_bytes": train.target_bytes()})
-    parents = (*root, Parent(role="demonstrations", kind=data.kind, identity=data.identity))
+    parents = (*root, Parent(role="demonstrations", kind=table.kind, identity=table.identity))
     artifact = store.put_checkpoint(out, provenance.model_copy(update={"parents": parents, "counters": ledger.counters()}))
     store.drop_resume(key)
     return artifact
@@ -98,11 +101,19 @@ def _announce(config: RunConfig, ledger: Ledger) -> None:
         ledger.loud("sft: loss on all content, prompts and observations included (sft.mask = all)")
 
 
-def _data(config: RunConfig, rows: Sequence[SftRow] | None, store: Store, provenance: Provenance,
-          ledger: Ledger) -> tuple[Rows, Rows, Artifact]:
-    """(training rows, held-out rows, the stored table of both)."""
+def chosen_rows(config: RunConfig, data: Path | None, ledger: Ledger) -> list[SftRow]:
+    """The conversations of a file or folder, or the demonstrations that the configuration asks for."""
     began = time.perf_counter()
-    chosen = list(rows) if rows is not None else build_rows(config, load_suite(config.loop.suite), config.runtime.seed)
+    if data is not None:
+        ledger.loud(f"sft: trains on the conversations of {data}, not on demonstrations of the suite")
+    rows = build_rows(config, load_suite(config.loop.suite), config.runtime.seed) if data is None else read_conversations(data, ledger)
+    ledger.seconds["sft.rows"] += time.perf_counter() - began
+    return rows
+
+
+def _data(config: RunConfig, rows: Sequence[SftRow], store: Store, provenance: Provenance, ledger: Ledger) -> tuple[Rows, Rows, Artifact]:
+    """(training rows, held-out rows, the stored table of both)."""
+    began, chosen = time.perf_counter(), list(rows)
     data = rendered([row.segments for row in chosen], config.sft.mask == "all")
     fits = within(data, config, ledger)
     data, chosen = data.pick(fits), [chosen[i] for i in fits]

@@ -62,6 +62,8 @@ def _option(name: str, help: str, **limits: Any) -> Any:
 Base = Annotated[Path, _option("--base", "Checkpoint to start from (.bin).")]
 Traj = Annotated[Path, _option("--traj", "Rollouts file (.json), or its verdicts (.parquet).")]
 Preset = Annotated[str | None, _option("--preset", "Settings of this preset instead of the checkpoint's own (its policy stays).")]
+Data = Annotated[Path | None, _option(
+    "--data", 'Train on these instead: .jsonl file or folder of them, {"messages": [{"role": "user", "content": ...}, ...]} a line.')]
 MaskOption = Annotated[Mask | None, _option("--mask", "Train on assistant spans only, or on every span.")]
 Epochs = Annotated[int | None, _option("--epochs", "At most this many.", min=1)]
 LearningRate = Annotated[float | None, _option("--lr", "Peak learning rate.")]
@@ -88,10 +90,11 @@ FreshSeed = Annotated[Switch, typer.Option("--fresh-seed", help="Score tasks who
 
 @group.command("sft")
 @resumable(AGAIN)
-def sft(base: Base, mask: MaskOption = None, epochs: Epochs = None, lr: LearningRate = None, interleave_rl: InterleaveRl = None,
-        show_mask: ShowMask = 0, preset: Preset = None, sets: Sets = [], seed: Seed = None, dest: Out = None,  # noqa: B006
-        store: StorePath = None, json: AsJson = False) -> None:
-    """Supervised fine-tuning on demonstrations of the suite's tasks, stopped when held-out rows no longer get better."""
+def sft(base: Base, data: Data = None, mask: MaskOption = None, epochs: Epochs = None, lr: LearningRate = None,
+        interleave_rl: InterleaveRl = None, show_mask: ShowMask = 0, preset: Preset = None, sets: Sets = [],  # noqa: B006
+        seed: Seed = None, dest: Out = None, store: StorePath = None, json: AsJson = False) -> None:
+    """Supervised fine-tuning on demonstrations of the suite's tasks, or on your own conversations (--data), stopped when held-out rows
+    no longer get better."""
     from dormouse_core.learning import sft as stage
 
     held = chosen_store(store)
@@ -99,9 +102,9 @@ def sft(base: Base, mask: MaskOption = None, epochs: Epochs = None, lr: Learning
     config = follow(parent, held, preset, sets, seed, {
         "sft.mask": mask.value if mask else None, "sft.max_epochs": epochs, "sft.optimizer.lr": lr, "sft.interleave_rl": interleave_rl})
     if show_mask:
-        _show_masks(config, show_mask)
+        _show_masks(config, show_mask, data)
         return
-    done = call(held, "post-train sft", stage.run, config, parent, out=dest, quiet=json)
+    done = call(held, "post-train sft", stage.run, config, parent, out=dest, quiet=json, data=data)
     state = held.read_checkpoint(done.artifact).state
     facts = {name: state[name] for name in ("step", "best_step", "best_loss", "ended", "rows", "heldout_rows", "target_bytes")}
     rows = [[int(point["step"]), point["heldout"], point.get("train", "")] for point in state["curve"]]
@@ -109,17 +112,19 @@ def sft(base: Base, mask: MaskOption = None, epochs: Epochs = None, lr: Learning
         done, grid(f"SFT ended by {state['ended']}; best at step {state['best_step']}", ["step", "held-out nats/byte", "train"], rows)))
 
 
-def _show_masks(config: "RunConfig", n: int) -> None:
-    from dormouse_core.config.suite import load_suite
+def _show_masks(config: "RunConfig", n: int, data: Path | None) -> None:
     from dormouse_core.encoding import render, show_mask
-    from dormouse_core.learning.demonstrations import build_rows
+    from dormouse_core.learning.sft import chosen_rows
+    from dormouse_pipeline.cli.progress import Reporter
 
     seen: Counter[tuple[str, str]] = Counter()
-    for row in build_rows(config, load_suite(config.loop.suite), config.runtime.seed):
-        seen[row.pool, row.kind] += 1
-        if seen[row.pool, row.kind] <= n:
+    with Reporter(quiet=False) as reporter:
+        rows = chosen_rows(config, data, reporter.ledger())
+    for row in rows:
+        seen[row.pool or "", row.kind] += 1
+        if seen[row.pool or "", row.kind] <= n:
             stream, mask_L = render(row.segments, config.sft.mask == "all")
-            out.print(f"{row.pool} {row.kind} {row.cell}\n{show_mask(stream, mask_L)}\n", markup=False)
+            out.print(f"{row.pool or ''} {row.kind} {row.cell}".strip() + f"\n{show_mask(stream, mask_L)}\n", markup=False)
 
 
 @group.command("roll")
