@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from dormouse_core.config.base import Config
+from dormouse_core.config.depth import Depth, FixedDepth, refuse_illegal
 
 
 class PolicyConfig(Config):
@@ -16,6 +17,8 @@ class PolicyConfig(Config):
     """Key and value width of one KDA head."""
     max_iter: int = Field(2, ge=1)
     """T: how often the one weight-shared block runs. Depth comes from here, not from layers."""
+    depth: Depth = FixedDepth()
+    """Which of them a byte runs and is read out from: fixed | random | mor | skip | q_stop | ponder."""
     n_experts: int = Field(8, ge=2)
     """E: routed TSCT experts."""
     moe_topk: int = Field(2, ge=1)
@@ -70,4 +73,5 @@ class PolicyConfig(Config):
             raise ValueError("moe_topk 1 with renormalised gates gives the router a zero gradient: use 2 or more")
         if self.engram_rows & (self.engram_rows - 1):
             raise ValueError(f"engram_rows {self.engram_rows} must be a power of two")
+        refuse_illegal(self.depth, self.max_iter)
         return self

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.policy.depth import muted
 from dormouse_core.policy.engram import KEY_EPS, Engram, agreement
 from dormouse_core.policy.experts import Experts, Factors, Route, Tsct, mix_dense, mix_sorted, mix_wide, route
 from dormouse_core.policy.kda import Kda, attend_byte, attend_window
@@ -156,34 +157,40 @@ def join(
 
 def iterate_window(
     h_BLD: Tensor, iteration: int, start_NP: Tensor, memory: Memory, state_BHKV: Tensor, bias_E: Tensor, block: LoopBlock,
-    fused: Fused, config: PolicyConfig, past_BL: Tensor | None = None,
+    fused: Fused, config: PolicyConfig, past_BL: Tensor | None = None, gate_N1: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Route]:
-    """One iteration over a window: (h, this iteration's final KDA state, the router's choice). past_BL: True past a row's end."""
+    """One iteration over a window: (h, this iteration's final KDA state, the router's choice). past_BL: True past a row's end.
+    gate_N1: share with which each byte runs it (0: it passes unchanged and without a trace); None: all do."""
     batch, length, d = h_BLD.shape
     c_ND = h_BLD.reshape(-1, d) + block.iter_embed[iteration]
     n_ND = rms_normalise(c_ND, config.norm_eps)
     reads = split_in(n_ND, start_NP, fused, config)
     decay_ND = F.linear(reads.decay.float(), fused.w_decay_DK, fused.b_decay_D)
+    decay_ND, beta_NH = (decay_ND, reads.beta) if gate_N1 is None else muted(decay_ND, reads.beta, gate_N1)
     attended_BLD, state = attend_window(
-        reads.qkv.unflatten(0, (batch, length)), decay_ND.view(batch, length, d), reads.beta.unflatten(0, (batch, length)),
+        reads.qkv.unflatten(0, (batch, length)), decay_ND.view(batch, length, d), beta_NH.unflatten(0, (batch, length)),
         state_BHKV, config.chunk, past_BL,
     )
     choice = route(reads.control[:, GATES : GATES + config.n_experts], bias_E, config.moe_topk)
     added_ND, joined_NX = join(attended_BLD.reshape(-1, d), n_ND, reads, memory, choice, fused, config, dense=False)
     h_ND = c_ND + added_ND + F.linear(joined_NX, fused.w_out_DX)
+    if gate_N1 is not None:
+        h_ND = torch.lerp(h_BLD.reshape(-1, d), h_ND, gate_N1.to(h_ND.dtype))
     return h_ND.view(batch, length, d), state, choice
 
 
 def iterate_byte(
     h_BD: Tensor, iteration: int, start_BP: Tensor, memory: Memory, state_BHKV: Tensor, bias_E: Tensor, block: LoopBlock,
-    fused: Fused, config: PolicyConfig,
+    fused: Fused, config: PolicyConfig, gate_B1: Tensor | None = None,
 ) -> Tensor:
-    """One iteration for one byte a row; the KDA state is updated in place."""
+    """One iteration for one byte a row; the KDA state is updated in place. gate_B1 as in `iterate_window`."""
     c_BD = h_BD + block.iter_embed[iteration]
     n_BD = rms_normalise(c_BD, config.norm_eps)
     reads = split_in(n_BD, start_BP, fused, config)
     decay_BD = F.linear(reads.decay.float(), fused.w_decay_DK, fused.b_decay_D)
-    attended_BD = attend_byte(reads.qkv, decay_BD, reads.beta, state_BHKV)
+    decay_BD, beta_BH = (decay_BD, reads.beta) if gate_B1 is None else muted(decay_BD, reads.beta, gate_B1)
+    attended_BD = attend_byte(reads.qkv, decay_BD, beta_BH, state_BHKV)
     choice = route(reads.control[:, GATES : GATES + config.n_experts], bias_E, config.moe_topk)
     added_BD, joined_BX = join(attended_BD, n_BD, reads, memory, choice, fused, config, dense=True)
-    return torch.addmm(c_BD + added_BD, joined_BX, fused.w_out_DX.t())
+    after_BD = torch.addmm(c_BD + added_BD, joined_BX, fused.w_out_DX.t())
+    return after_BD if gate_B1 is None else torch.lerp(h_BD, after_BD, gate_B1.to(h_BD.dtype))

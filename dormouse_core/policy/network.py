@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.encoding import VOCABULARY
-from dormouse_core.policy.block import Fused, LoopBlock, fuse, iterate_byte, iterate_window, read_memory
+from dormouse_core.policy.block import Fused, LoopBlock, Memory, fuse, iterate_byte, iterate_window, read_memory
+from dormouse_core.policy.depth import Course, Trace, knob_values, open_rows
 from dormouse_core.policy.engram import hash_rows
 from dormouse_core.policy.experts import Route, Tsct
 from dormouse_core.policy.heads import LinearHead
@@ -22,12 +23,14 @@ from dormouse_core.policy.state import CONTEXT, MIN_ROWS, State
 
 
 class PolicyOutput(NamedTuple):
-    """logits_BLV fp32; hidden_BLD the mean readout before its norm; state after the window; deep_TBLV when asked for."""
+    """logits_BLV fp32; hidden_BLD the mean readout before its norm; state after the window; deep_TBLV when asked for; depth, [T, B, L]
+    each, where a depth arm runs."""
 
     logits_BLV: Tensor
     hidden_BLD: Tensor
     state: State
     deep_TBLV: Tensor | None = None
+    depth: Trace | None = None
 
 
 class _Packed(NamedTuple):
@@ -56,6 +59,11 @@ class Policy(nn.Module):
         self.register_buffer("balance_bias_E", torch.zeros(config.n_experts))
         self.register_buffer("load_E", torch.zeros(config.n_experts, dtype=torch.int64))
         self.register_buffer("balance_version", torch.zeros((), dtype=torch.int64))
+        knobs_K = knob_values(config)
+        if knobs_K is not None:
+            self.register_buffer("depth_knobs", knobs_K)
+        self.trace: Trace | None = None
+        """What the depth arm did with the last decoded bytes, [T, B] each; None without an arm."""
         if config.dtype != "float32":
             for p in self.parameters():
                 p.data = torch.empty_like(p, dtype=getattr(torch, config.dtype))
@@ -85,15 +93,17 @@ class Policy(nn.Module):
     def _logits(self, hidden_XD: Tensor, w_head_VD: Tensor) -> Tensor:
         return F.linear(rms_normalise(hidden_XD.float(), self.config.norm_eps), w_head_VD)
 
-    def forward(self, ids_BL: Tensor, state: State | None = None, deep: bool = False, length_B: Tensor | None = None) -> PolicyOutput:
+    def forward(self, ids_BL: Tensor, state: State | None = None, deep: bool = False, length_B: Tensor | None = None,
+                depth: int | None = None) -> PolicyOutput:
         """ids_BL: int64 bytes. Row b, position j of the logits predicts byte j + 1 from bytes 0..j and the state before.
 
         length_B: where rows end; the final state is then the one behind each row's own last byte, with the bits it has when the
         row runs alone. What is computed at positions past a row's end means nothing.
+        depth: iterations to run in place of the knob's, under random depth only (ValueError elsewhere, and outside the trained ones).
         """
         batch, length = ids_BL.shape
         if batch * length < MIN_ROWS:
-            return self._forward_few(ids_BL, state, deep, length_B)
+            return self._forward_few(ids_BL, state, deep, length_B, depth)
         config, block = self.config, self.block
         state = state if state is not None else self.initial_state(batch)
         fused, w_head_VD = fuse(block, config), self.head_weight()
@@ -102,26 +112,34 @@ class Policy(nn.Module):
         h_BLD = F.embedding(ids_BL, self.embedding)
         start_NP = F.linear(rms_normalise(h_BLD.flatten(0, 1), config.norm_eps), fused.w_start_PD)
         past_BL = None if length_B is None else torch.arange(length, device=ids_BL.device) >= length_B.unsqueeze(1)
-        streams, readings = [], []
+        course, streams, readings = Course(self, config, depth), [], []
         iterate = _recomputed if config.recompute and torch.is_grad_enabled() else iterate_window
-        for n in range(config.max_iter):
+        for n in range(course.iterations):
             h_BLD, stream, choice = iterate(
                 h_BLD, n, start_NP, memory, state.kda_TBHKV_padded[n, :batch], cast(Tensor, self.balance_bias_E), block, fused, config,
-                past_BL,
+                past_BL, course.gate_N1,
             )
             streams.append(stream)
             readings.append(h_BLD)
             if self.count_load and self.training:
-                cast(Tensor, self.load_E).add_(torch.bincount(choice.index_Nk.flatten(), minlength=config.n_experts))
-        mean_BLD = torch.stack(readings).mean(0) if len(readings) > 1 else readings[0]
+                index_Nk = choice.index_Nk if course.gate_N1 is None else choice.index_Nk[course.gate_N1[:, 0] > 0]
+                cast(Tensor, self.load_E).add_(torch.bincount(index_Nk.flatten(), minlength=config.n_experts))
+            course.after(h_BLD)
+        streams += [state.kda_TBHKV_padded[n, :batch] for n in range(course.iterations, config.max_iter)]
+        mean_BLD = course.mean(readings)
         out_v_DR = self.readout.scaled_v()
         hidden_BLD = F.linear(mean_BLD @ self.readout.u, out_v_DR)
-        deep_TBLV = None
-        if deep:
-            deep_TBLV = torch.stack([self._logits(F.linear(h @ self.readout.u, out_v_DR), w_head_VD) for h in readings])
-        return PolicyOutput(self._logits(hidden_BLD, w_head_VD), hidden_BLD, _state(streams, context_BX, batch, length_B), deep_TBLV)
+        deep_TBLV = self._deep(readings, out_v_DR, w_head_VD) if deep or course.blends else None
+        mixed_TBLV = deep_TBLV if course.blends else None
+        logits_BLV = self._logits(hidden_BLD, w_head_VD) if mixed_TBLV is None else course.blended(mixed_TBLV)
+        return PolicyOutput(logits_BLV, hidden_BLD, _state(streams, context_BX, batch, length_B), deep_TBLV if deep else None,
+                            course.trace(batch, length))
 
-    def _forward_few(self, ids_BL: Tensor, state: State | None, deep: bool, length_B: Tensor | None) -> PolicyOutput:
+    def _deep(self, readings: list[Tensor], out_v_DR: Tensor, w_head_VD: Tensor) -> Tensor:
+        """[T, ..., V]: what each iteration's own state would answer."""
+        return torch.stack([self._logits(F.linear(h @ self.readout.u, out_v_DR), w_head_VD) for h in readings])
+
+    def _forward_few(self, ids_BL: Tensor, state: State | None, deep: bool, length_B: Tensor | None, depth: int | None) -> PolicyOutput:
         """Windows of fewer than 16 bytes in all: run with padding rows, so that their bits are those of a larger batch.
         What they select is not counted as load."""
         batch = len(ids_BL)
@@ -130,12 +148,13 @@ class Policy(nn.Module):
         counting, self.count_load = self.count_load, False
         try:
             ends_B = None if length_B is None else F.pad(length_B, (0, padded.batch - batch))
-            out = self.forward(F.pad(ids_BL, (0, 0, 0, padded.batch - batch)), padded, deep, ends_B)
+            out = self.forward(F.pad(ids_BL, (0, 0, 0, padded.batch - batch)), padded, deep, ends_B, depth)
         finally:
             self.count_load = counting
         final = State(out.state.kda_TBHKV_padded, out.state.tail_B3_padded, batch)
         deep_TBLV = None if out.deep_TBLV is None else out.deep_TBLV[:, :batch]
-        return PolicyOutput(out.logits_BLV[:batch], out.hidden_BLD[:batch], final, deep_TBLV)
+        trace = None if out.depth is None else out.depth.first(batch)
+        return PolicyOutput(out.logits_BLV[:batch], out.hidden_BLD[:batch], final, deep_TBLV, trace)
 
     def refresh(self) -> None:
         """Rebuild the weights decoding uses. Changes made in this process are noticed by themselves; call this when
@@ -167,6 +186,9 @@ class Policy(nn.Module):
         state.tail_B3_padded.copy_(context_B4[:, 1:])
         h_BD = F.embedding(ids_B, self.embedding)
         start_BP = F.linear(rms_normalise(h_BD, config.norm_eps), fused.w_start_PD)
+        if config.depth.kind != "fixed":
+            logits_BV, hidden_BD = self._decode_course(h_BD, start_BP, memory, state, packed)
+            return logits_BV[:batch], hidden_BD[:batch]
         total_BD = torch.zeros_like(h_BD, dtype=torch.float32)
         for n in range(config.max_iter):
             h_BD = iterate_byte(
@@ -175,6 +197,31 @@ class Policy(nn.Module):
             total_BD += h_BD
         hidden_BD = F.linear((total_BD / config.max_iter).to(h_BD.dtype) @ self.readout.u, packed.out_v_DR)
         return self._logits(hidden_BD, packed.w_head_VD)[:batch], hidden_BD[:batch]
+
+    def _decode_course(self, h_BD: Tensor, start_BP: Tensor, memory: Memory, state: State, packed: _Packed) -> tuple[Tensor, Tensor]:
+        """The loop of `decode` under a depth arm: (logits, hidden) of all rows, padding included."""
+        config, readings, course = self.config, list[Tensor](), Course(self, self.config)
+        bias_E = cast(Tensor, self.balance_bias_E)
+        for n in range(course.iterations):
+            stream_BHKV, gate_B1 = state.kda_TBHKV_padded[n], course.gate_N1
+            some = None if gate_B1 is None else open_rows(gate_B1, MIN_ROWS)
+            if some is None:
+                h_BD = iterate_byte(h_BD, n, start_BP, memory, stream_BHKV, bias_E, self.block, packed.fused, config, gate_B1)
+            elif len(some):
+                assert gate_B1 is not None
+                part_BHKV = stream_BHKV.index_select(0, some)
+                part_BD = iterate_byte(h_BD[some], n, start_BP[some], Memory(*(m[some] for m in memory)), part_BHKV, bias_E, self.block,
+                                       packed.fused, config, gate_B1[some])
+                stream_BHKV.index_copy_(0, some, part_BHKV)
+                h_BD = h_BD.index_copy(0, some, part_BD)
+            readings.append(h_BD)
+            course.after(h_BD)
+        hidden_BD = F.linear(course.mean(readings) @ self.readout.u, packed.out_v_DR)
+        trace = course.trace(len(h_BD))
+        self.trace = None if trace is None else trace.first(state.batch)
+        if course.blends:
+            return course.blended(self._deep(readings, packed.out_v_DR, packed.w_head_VD)), hidden_BD
+        return self._logits(hidden_BD, packed.w_head_VD), hidden_BD
 
 
 def _recomputed(*arguments: Any) -> tuple[Tensor, Tensor, Route]:
