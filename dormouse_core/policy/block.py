@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.kernels.engram import gather
 from dormouse_core.policy.depth import muted
 from dormouse_core.policy.engram import KEY_EPS, Engram, agreement
 from dormouse_core.policy.experts import Experts, Factors, Route, Tsct, mix_dense, mix_sorted, mix_wide, route
@@ -108,7 +109,7 @@ class Memory(NamedTuple):
 
 
 def read_memory(rows_N3: Tensor, table_RM: Tensor, fused: Fused) -> Memory:
-    read_NM = F.embedding(rows_N3, table_RM).flatten(1)
+    read_NM = gather(rows_N3, table_RM)
     key_ND, value_ND = F.linear(read_NM, fused.w_engram_XM).chunk(2, -1)
     return Memory(rms_normalise(key_ND, KEY_EPS), value_ND)
 

@@ -9,7 +9,8 @@ Three ways to run the routed experts, equal up to rounding:
                 and each segment meets its two inner factors; V2 of all experts rides in the block's one output product.
 - `mix_dense`   narrow: every expert on every byte, as two batched products. Decode with few experts: fewer, larger calls.
 - `mix_wide`    many or wide experts (E * r > 2 d): sorted segments, all four factors per segment.
-Segments are padded to 16 rows, so that a byte's output has the same bits whatever else is in the batch.
+Segments are padded to 16 rows, so that a byte's output has the same bits whatever else is in the batch. On a GPU the
+first and the last are grouped products (kernels/experts.py).
 """
 
 from typing import NamedTuple
@@ -19,6 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.kernels import experts as grouped
+from dormouse_core.kernels.dispatch import wanted
 from dormouse_core.policy.norms import silu_rows
 from dormouse_core.policy.state import MIN_ROWS
 
@@ -102,6 +105,8 @@ def _padded(x_MR: Tensor) -> Tensor:
 
 def mix_sorted(code_NER: Tensor, choice: Route, factors: Factors) -> Tensor:
     """code_NER: x U1 s of all experts. Returns gate * SiLU(code V1^T) U2 s, scattered to [N, E * r] (0 where not chosen)."""
+    if wanted(code_NER):
+        return grouped.mix_narrow(code_NER, *choice, factors.up_v_EFR, factors.down_u_EFR)
     n, e, r = code_NER.shape
     segments = sort_by_expert(choice, e)
     slot_A = segments.row_A * e + segments.expert_A
@@ -126,6 +131,9 @@ def mix_dense(code_NER: Tensor, choice: Route, factors: Factors) -> Tensor:
 
 def mix_wide(x_ND: Tensor, choice: Route, factors: Factors) -> Tensor:
     """sum_i gate_i expert_i(x), [N, d]. Additions to a row run in order of expert number, whatever else is in the batch."""
+    if wanted(x_ND):
+        assert factors.up_u_EDR is not None and factors.down_v_EDR is not None
+        return grouped.mix_wide(x_ND, *choice, factors.up_u_EDR, factors.up_v_EFR, factors.down_u_EFR, factors.down_v_EDR)
     segments = sort_by_expert(choice, len(factors.up_v_EFR))
     x_AD = x_ND.index_select(0, segments.row_A)
     out = []

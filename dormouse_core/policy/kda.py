@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from dormouse_core.config.policy import PolicyConfig
-from dormouse_core.kernels.kda import Saved, chunk_backward, chunk_forward, kda_step
+from dormouse_core.kernels import kda as recurrence
 from dormouse_core.policy.norms import rms_normalise, sigmoid_rows, silu_rows
 
 DECAY_FLOOR = -5.0
@@ -92,7 +92,7 @@ class _Window(torch.autograd.Function):
         inverse[0] *= width**-0.5
         unit = active[:2] * inverse
         state = state_BHKV.reshape(rows, width, width)
-        out, state, saved = chunk_forward(unit[0], unit[1], active[2], open_, beta, state, DECAY_FLOOR)
+        out, state, saved = recurrence.forward(unit[0], unit[1], active[2], open_, beta, state, DECAY_FLOOR)
         scale = torch.linalg.vecdot(out, out).div_(width).add_(OUT_EPS).rsqrt_().unsqueeze(-1)
         out = out * scale
         ctx.save_for_backward(raw, open_, inverse, unit, out, scale, *saved)
@@ -109,7 +109,7 @@ class _Window(torch.autograd.Function):
         d_out = torch.empty_like(out)
         _to_chunks(d_out.view(chunked), d_attended_BLD)
         d_out.addcmul_(out, torch.linalg.vecdot(out, d_out).unsqueeze(-1), value=-1 / width).mul_(scale)
-        d_q, d_k, d_v, d_g, d_beta, d_state = chunk_backward(Saved(*saved), d_out, d_state_BHKV.reshape(rows, width, width), DECAY_FLOOR)
+        d_q, d_k, d_v, d_g, d_beta, d_state = recurrence.backward(saved, d_out, d_state_BHKV.reshape(rows, width, width), DECAY_FLOOR)
         d_raw = torch.empty_like(raw)
         for i, (d_unit, size) in enumerate(((d_q, float(width)), (d_k, 1.0))):
             d_unit.addcmul_(unit[i], torch.linalg.vecdot(unit[i], d_unit).unsqueeze(-1), value=-size)
@@ -150,5 +150,5 @@ def attend_byte(qkv_BX: Tensor, decay_BD: Tensor, beta_BH: Tensor, state_BHKV: T
     inverse_BH21 = (pair_BH2K * pair_BH2K).sum(-1, keepdim=True).add_(L2_EPS).rsqrt_()
     inverse_BH21[:, :, 0] *= width**-0.5
     alpha_BHK = (sigmoid_rows(decay_BD) * DECAY_FLOOR).exp_().view(batch, heads, width)
-    out_BHV = kda_step(pair_BH2K * inverse_BH21, active_BH3K[:, :, 2], alpha_BHK, beta_BH.unsqueeze(-1), state_BHKV)
+    out_BHV = recurrence.kda_step(pair_BH2K * inverse_BH21, active_BH3K[:, :, 2], alpha_BHK, beta_BH.unsqueeze(-1), state_BHKV)
     return rms_normalise(out_BHV, OUT_EPS).reshape(batch, heads * width).to(qkv_BX.dtype)

@@ -1,7 +1,8 @@
 """One sampled byte a row: inverse CDF in float64 at a uniform that is a function of (seed, step, byte) alone.
 
-The distribution is `Policy.action_log_probs`, the same function the trainer and the evaluation read. Temperature 0 takes the
-most likely byte and records its log-prob at temperature 1.
+The distribution is `action_log_probs`, the same function the trainer and the evaluation read. Temperature 0 takes the
+most likely byte and records its log-prob at temperature 1. Logits on a GPU are drawn from there, by one kernel
+(kernels/gpu/sampling.py), and only what was drawn comes back.
 """
 
 from typing import NamedTuple, Protocol
@@ -10,6 +11,9 @@ import numpy as np
 import torch
 
 from dormouse_core import seeding
+from dormouse_core.encoding import POLICY_MAY_WRITE
+from dormouse_core.kernels.dispatch import Op, Results, run, wanted
+from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.rollouts.deviation import NOTHING
 
 
@@ -58,3 +62,37 @@ def draw(log_prob_XV: np.ndarray, temperature_X: np.ndarray, seed_X: np.ndarray,
     if greedy.any():
         chosen_X[greedy] = prob_XV[greedy].argmax(axis=1)
     return Draw(chosen_X.astype(np.uint8), log_prob_XV[rows, chosen_X], entropy_X.astype(np.float32))
+
+
+def _sample(
+    logits_XV: torch.Tensor, may_write_V: torch.Tensor, temperature_X: torch.Tensor, seed_X: torch.Tensor, step_X: torch.Tensor,
+    byte_X: torch.Tensor, avoid_X: torch.Tensor,
+) -> Results:
+    """`log_probs` and `draw` on tensors. The support is the policy's own; `may_write_V` tells the kernel the same."""
+    names = [x.cpu().numpy() for x in (temperature_X, seed_X, step_X, byte_X, avoid_X)]
+    drawn = draw(log_probs(action_log_probs, logits_XV, names[0]), *names)
+    return tuple(torch.from_numpy(x).to(logits_XV.device) for x in drawn)
+
+
+def _agree(got: Results, want: Results) -> str | None:
+    """Log-probs of equal bytes within rounding; a byte may differ where a uniform meets a border of the CDF, which is rare."""
+    (byte_X, log_prob_X, entropy_X), (wanted_X, other_X, expected_X) = got, want
+    same_X = byte_X == wanted_X
+    if int((~same_X).sum()) > 1:
+        return f"{int((~same_X).sum())} of {len(byte_X)} bytes differ"
+    error = float(torch.cat(((log_prob_X - other_X)[same_X], entropy_X - expected_X)).abs().max())
+    return None if error < 1e-4 else f"log-probs or entropies are off by {error:.2g}"
+
+
+SAMPLE = Op("sample", "sampling.sample", _sample, agree=_agree)
+
+
+def sample(logits_XV: torch.Tensor, temperature_X: np.ndarray, seed_X: np.ndarray, step_X: np.ndarray, byte_X: np.ndarray,
+           avoid_X: np.ndarray) -> Draw:
+    """One byte a row from the policy's distribution at each row's temperature. Arguments as in `log_probs` and `draw`."""
+    if not wanted(logits_XV):
+        return draw(log_probs(action_log_probs, logits_XV, temperature_X), temperature_X, seed_X, step_X, byte_X, avoid_X)
+    words = np.stack((seed_X, step_X, byte_X, avoid_X)).astype(np.int64)
+    device = logits_XV.device
+    temperature, may_write = (torch.from_numpy(x).to(device) for x in (temperature_X.astype(np.float64), POLICY_MAY_WRITE))
+    return Draw(*(x.cpu().numpy() for x in run(SAMPLE, logits_XV, may_write, temperature, *torch.from_numpy(words).to(device))))
