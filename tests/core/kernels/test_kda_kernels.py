@@ -13,6 +13,8 @@ from tests.core.kernels.test_kda import draw, flas_naive_module
 SHAPES = {"rows": st.integers(1, 3), "length": st.integers(1, 9), "width": st.sampled_from([4, 7, 16, 20]),
           "chunk": st.sampled_from([1, 3, 5, 8]), "seed": st.integers(0, 99)}
 FEW = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEWER = settings(FEW, max_examples=4)
+"""The interpreter takes about ten milliseconds a program: gradients run many."""
 
 
 def taped(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,7 +53,7 @@ def test_chunked_kernel_is_the_float64_recurrence_for_any_shape_and_ragged_end(
         torch.testing.assert_close(got, want.float(), atol=3e-6, rtol=1e-5)
 
 
-@FEW
+@FEWER
 @given(**SHAPES)
 def test_chunked_kernels_gradients_are_the_float64_recurrences(
     kernels: Kernels, rows: int, length: int, width: int, chunk: int, seed: int
