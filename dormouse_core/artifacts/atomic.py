@@ -1,7 +1,9 @@
 """Writing a file so that a reader sees all of it or none of it, whatever dies in the middle."""
 
 import errno
+import hashlib
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,11 +19,19 @@ def write_atomic(path: Path, data: bytes, previous: Path | None = None) -> None:
     With `previous`, the file that stood at `path` keeps standing there under that name (there is no moment without one).
     Raises DormouseError when the disk is full or the folder refuses; what stood before still stands.
     """
+    write_chunks(path, [data], len(data), previous)
+
+
+def write_chunks(path: Path, chunks: Iterable[bytes | memoryview], size: int, previous: Path | None = None) -> str:
+    """`write_atomic` of `size` bytes that come in chunks; returns the file's sha256."""
     temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{path.name}")
+    digest = hashlib.sha256()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
-            file.write(data)
+            for chunk in chunks:
+                file.write(chunk)
+                digest.update(chunk)
             file.flush()
             os.fsync(file.fileno())
         if previous is not None and path.exists():
@@ -31,7 +41,8 @@ def write_atomic(path: Path, data: bytes, previous: Path | None = None) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise write_error(path, len(data), error) from error
+        raise write_error(path, size, error) from error
+    return digest.hexdigest()
 
 
 def write_error(path: Path, size: int, error: OSError) -> DormouseError:

@@ -1,23 +1,34 @@
 """The checkpoint container: one `.bin` of safetensors bytes, with configuration, provenance and state in its header.
 
 Tensors are named `model/...` and `optimizer/...`. Never pickle: loading runs no code. The header is one JSON value under one
-metadata key, so equal checkpoints are equal files.
-Not here: paths (store), and what shapes a configuration asks for (policy; `check_tensors` takes them).
+metadata key, so equal checkpoints are equal files. Writing and reading take no memory beside the tensors themselves.
+Not here: paths (store), the format of the bytes (tensorfile), what shapes a configuration asks for (policy; `check_tensors` takes
+them).
 """
 
+import hashlib
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
-import safetensors
-import safetensors.torch
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
 from dormouse_core.artifacts.identity import canonical, config_content, decisive, identity, sha256
 from dormouse_core.artifacts.provenance import Provenance
+from dormouse_core.artifacts.tensorfile import (
+    Incomplete,
+    Table,
+    file_chunks,
+    layout,
+    raw_chunks,
+    read_table,
+    read_tensor,
+    stored_chunks,
+)
 from dormouse_core.config.run import RunConfig
 from dormouse_core.ledger import DormouseError
 
@@ -42,7 +53,11 @@ class Checkpoint:
 
 def weights_identity(model: Mapping[str, Tensor]) -> str:
     """sha256 over sorted (name, dtype, shape, bytes): names the weights that sampled a trajectory, whatever file they are in."""
-    return sha256(*[part for name in sorted(model) for part in (_signature(name, model[name]), _raw(model[name]))])
+    digest = hashlib.sha256()
+    for name in sorted(model):
+        tensor = model[name]
+        _feed(digest, name, tensor.dtype, tuple(tensor.shape), raw_chunks(tensor), tensor.numel() * tensor.element_size())
+    return digest.hexdigest()
 
 
 def check_tensors(model: Mapping[str, Tensor], expected: Shapes, where: str) -> None:
@@ -59,8 +74,19 @@ def check_tensors(model: Mapping[str, Tensor], expected: Shapes, where: str) -> 
                             "The file was edited or written by another version; use the checkpoint it was made from, or train again.")
 
 
-def encode(checkpoint: Checkpoint, provenance: Provenance) -> tuple[bytes, str]:
-    """Checkpoint -> (file bytes, identity)."""
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A checkpoint file about to be written: nothing of its tensors is copied."""
+
+    identity: str
+    size: int
+    """Bytes of the file."""
+    chunks: Iterable[bytes | memoryview]
+    """Its bytes in order, once."""
+
+
+def planned(checkpoint: Checkpoint, provenance: Provenance) -> Planned:
+    """The file of a checkpoint. The tensors are read twice: now for the identity, and when the chunks are drawn."""
     tensors = _named(checkpoint)
     content = sha256(weights_identity(tensors).encode(), canonical(config_content(checkpoint.config)), canonical(checkpoint.state))
     header = {
@@ -68,35 +94,91 @@ def encode(checkpoint: Checkpoint, provenance: Provenance) -> tuple[bytes, str]:
         "state": checkpoint.state, "provenance": provenance.model_dump(mode="json"),
     }
     header["sha256"] = sha256(canonical(header))
-    return safetensors.torch.save(tensors, metadata={_KEY: canonical(header).decode()}), str(header["identity"])
+    head, order, size = layout(tensors, {_KEY: canonical(header).decode()})
+    return Planned(str(header["identity"]), size, file_chunks(head, order, tensors))
 
 
-def decode(data: bytes, where: str) -> tuple[Checkpoint, Provenance, str]:
-    """File bytes -> (checkpoint, provenance, identity), all verified.
+def encode(checkpoint: Checkpoint, provenance: Provenance) -> tuple[bytes, str]:
+    """Checkpoint -> (file bytes, identity), for what is small enough to hold twice."""
+    plan = planned(checkpoint, provenance)
+    return b"".join(plan.chunks), plan.identity
 
-    Raises DormouseError on a truncated, corrupt or foreign file, and on a configuration this version does not know.
-    """
-    header = _header(data, where)
-    claimed = header.pop("sha256", None)
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The verified head of a checkpoint file."""
+
+    table: Table
+    header: Mapping[str, Any]
+    config: RunConfig
+    provenance: Provenance
+    where: str
+
+    @property
+    def identity(self) -> str:
+        return str(self.header["identity"])
+
+
+def open_head(file: BinaryIO, where: str) -> Opened:
+    """What the head of a file says. Raises DormouseError on a truncated, corrupt or foreign file, and on a configuration this
+    version does not know."""
     try:
-        if header.get("format") != _FORMAT:
-            raise DormouseError(f"{where}: checkpoint format {header.get('format')!r}; this version reads format {_FORMAT}. "
-                                "Read it with the version that wrote it.")
-        if claimed != sha256(canonical(header)):
-            raise corrupt(where, "its header does not match the header's own hash")
-        config, provenance = RunConfig.model_validate(header["config"]), Provenance.model_validate(header["provenance"])
-        tensors = safetensors.torch.load(data)
+        table = read_table(file)
+        header = json.loads(table.metadata[_KEY])
+        claimed = header.pop("sha256", None)
+    except Incomplete as error:
+        raise corrupt(where, str(error)) from error
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise _foreign(where) from error
+    if header.get("format") != _FORMAT:
+        raise DormouseError(f"{where}: checkpoint format {header.get('format')!r}; this version reads format {_FORMAT}. "
+                            "Read it with the version that wrote it.")
+    if claimed != sha256(canonical(header)):
+        raise corrupt(where, "its header does not match the header's own hash")
+    try:
+        return Opened(table, header, RunConfig.model_validate(header["config"]), Provenance.model_validate(header["provenance"]), where)
     except ValidationError as error:
         lines = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:4])
         raise DormouseError(f"{where}: its header holds settings this version does not know ({lines}). "
                             "Read it with the version that wrote it, or train again.") from error
-    except safetensors.SafetensorError as error:
+
+
+def verify(file: BinaryIO, opened: Opened) -> None:
+    """Hold the tensors against the identity in the header, a chunk at a time. Raises DormouseError where they do not match."""
+    digest = hashlib.sha256()
+    try:
+        for name, entry in sorted(opened.table.entries.items()):
+            _feed(digest, name, entry.dtype, entry.shape, stored_chunks(file, entry.start, entry.stop), entry.stop - entry.start)
+    except Incomplete as error:
+        raise corrupt(opened.where, str(error)) from error
+    _compare(digest.hexdigest(), opened)
+
+
+def read(file: BinaryIO, where: str) -> tuple[Checkpoint, Provenance, str]:
+    """File -> (checkpoint, provenance, identity), all verified; takes no memory beside the tensors.
+
+    Raises DormouseError as `open_head` and `verify` do.
+    """
+    opened = open_head(file, where)
+    try:
+        tensors = {name: read_tensor(file, entry) for name, entry in opened.table.entries.items()}
+    except Incomplete as error:
         raise corrupt(where, str(error)) from error
-    checkpoint = Checkpoint(config, _part(tensors, "model/"), _part(tensors, "optimizer/"), header["state"])
-    content = sha256(weights_identity(tensors).encode(), canonical(decisive(header["config"])), canonical(header["state"]))
-    if identity(content, provenance) != header["identity"]:
-        raise corrupt(where, "its tensors do not match the identity in its header")
-    return checkpoint, provenance, header["identity"]
+    _compare(weights_identity(tensors), opened)
+    checkpoint = Checkpoint(opened.config, _part(tensors, "model/"), _part(tensors, "optimizer/"), opened.header["state"])
+    return checkpoint, opened.provenance, opened.identity
+
+
+def decode(data: bytes, where: str) -> tuple[Checkpoint, Provenance, str]:
+    """`read` of bytes in hand."""
+    return read(io.BytesIO(data), where)
+
+
+def _compare(weights: str, opened: Opened) -> None:
+    header = opened.header
+    content = sha256(weights.encode(), canonical(decisive(header["config"])), canonical(header["state"]))
+    if identity(content, opened.provenance) != header["identity"]:
+        raise corrupt(opened.where, "its tensors do not match the identity in its header")
 
 
 def corrupt(where: str, what: str) -> DormouseError:
@@ -105,44 +187,26 @@ def corrupt(where: str, what: str) -> DormouseError:
                          "beside --out files and resume files a `.prev.bin` keeps the save before.")
 
 
-def _header(data: bytes, where: str) -> dict[str, Any]:
-    """The dormouse header of safetensors bytes, with the file's length checked against its tensor table."""
-    foreign = DormouseError(f"{where} is not a dormouse checkpoint (no header of ours in it). "
-                            "Checkpoints are written by `dormouse train` and `dormouse post-train ...`.")
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 10 or data[8:9] != b"{":
-        raise foreign
-    if length > len(data) - 8:
-        raise corrupt(where, f"truncated inside its header ({len(data):,} bytes of at least {length + 8:,})")
-    try:
-        table = json.loads(data[8 : 8 + length])
-        header = json.loads(table["__metadata__"][_KEY])
-        size = 8 + length + max((t["data_offsets"][1] for name, t in table.items() if name != "__metadata__"), default=0)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise corrupt(where, f"its header is not readable ({error})") from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise foreign from error
-    if len(data) != size:
-        raise corrupt(where, f"{'truncated' if len(data) < size else 'too long'} ({len(data):,} bytes of {size:,})")
-    if not isinstance(header, dict):
-        raise foreign
-    return header
+def _foreign(where: str) -> DormouseError:
+    return DormouseError(f"{where} is not a dormouse checkpoint (no header of ours in it). "
+                         "Checkpoints are written by `dormouse train` and `dormouse post-train ...`.")
 
 
 def _named(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """All tensors under their file names, each owning its bytes (safetensors refuses shared storage)."""
-    named = {f"model/{n}": t for n, t in checkpoint.model.items()} | {f"optimizer/{n}": t for n, t in checkpoint.optimizer.items()}
-    return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in named.items()}
+    """All tensors under their file names."""
+    return {f"model/{n}": t for n, t in checkpoint.model.items()} | {f"optimizer/{n}": t for n, t in checkpoint.optimizer.items()}
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
-def _signature(name: str, tensor: Tensor) -> bytes:
-    return canonical([name, str(tensor.dtype), list(tensor.shape)])
-
-
-def _raw(tensor: Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+def _feed(digest: "hashlib._Hash", name: str, dtype: torch.dtype, shape: tuple[int, ...], chunks: Iterable[bytes | memoryview],
+          size: int) -> None:
+    """Add one tensor to a weights identity: its signature and its bytes, each behind its length (as `identity.sha256` does)."""
+    signature = canonical([name, str(dtype), list(shape)])
+    digest.update(len(signature).to_bytes(8, "little"))
+    digest.update(signature)
+    digest.update(size.to_bytes(8, "little"))
+    for chunk in chunks:
+        digest.update(chunk)

@@ -11,19 +11,22 @@ Not here: what the content means, and who may write (lock.py).
 import hashlib
 import io
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from dormouse_core.artifacts import checkpoint as container
-from dormouse_core.artifacts.atomic import write_atomic
+from dormouse_core.artifacts.atomic import write_chunks
 from dormouse_core.artifacts.checkpoint import Checkpoint, Shapes, corrupt
 from dormouse_core.artifacts.identity import canonical, column_hashes, identity, sha256
 from dormouse_core.artifacts.provenance import Artifact, Kind, Provenance
+from dormouse_core.artifacts.tensorfile import file_sha256, stored_chunks
 from dormouse_core.config.base import Record
 from dormouse_core.config.run import RunConfig
 from dormouse_core.ledger import DormouseError, Ledger
@@ -47,7 +50,8 @@ class Store:
                 "payload": payload.model_dump(mode="json")}
         body["identity"] = identity(_record_content(body), provenance)
         body["sha256"] = sha256(canonical(body))
-        return self._put(json.dumps(body, indent=1, sort_keys=True, allow_nan=False).encode(), body["identity"], "json", provenance)
+        data = json.dumps(body, indent=1, sort_keys=True, allow_nan=False).encode()
+        return self._put([data], len(data), body["identity"], "json", provenance)
 
     def read_record(self, source: Artifact | Path, model: type[R]) -> R:
         """The record of an artifact. Raises DormouseError on a bad file or a payload that is not a `model`."""
@@ -78,7 +82,7 @@ class Store:
         header["sha256"] = sha256(canonical([header, hashes]))
         sink = io.BytesIO()
         pq.write_table(table.replace_schema_metadata({_TABLE_KEY: canonical(header)}), sink, compression="zstd")
-        return self._put(sink.getvalue(), header["identity"], "parquet", provenance)
+        return self._put([sink.getvalue()], sink.tell(), header["identity"], "parquet", provenance)
 
     def read_table(self, source: Artifact | Path) -> pa.Table:
         """The rows of an artifact, in key order. Raises DormouseError on a bad file."""
@@ -88,16 +92,19 @@ class Store:
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
     def put_checkpoint(self, checkpoint: Checkpoint, provenance: Provenance) -> Artifact:
-        data, name = container.encode(checkpoint, provenance)
-        return self._put(data, name, "bin", provenance)
+        plan = container.planned(checkpoint, provenance)
+        return self._put(plan.chunks, plan.size, plan.identity, "bin", provenance)
 
     def read_checkpoint(self, source: Artifact | Path, expected: Callable[[RunConfig], Shapes] | None = None) -> Checkpoint:
         """The checkpoint of an artifact or file. `expected` gives the tensors its own configuration asks for; a model with other
         names, shapes or dtypes is refused. Raises DormouseError on a bad file."""
-        data, artifact = self._load(source)
-        checkpoint, _, _ = container.decode(data, artifact.path)
+        path = self.path(source) if isinstance(source, Artifact) else Path(source)
+        with _opened(path) as file:
+            if isinstance(source, Artifact) and file_sha256(file) != source.file_sha256:
+                raise _not_as_written(path)
+            checkpoint, _, _ = container.read(file, source.path if isinstance(source, Artifact) else str(path))
         if expected is not None:
-            container.check_tensors(checkpoint.model, expected(checkpoint.config), artifact.path)
+            container.check_tensors(checkpoint.model, expected(checkpoint.config), str(path))
         return checkpoint
 
     # ---- handles ---------------------------------------------------------------------------------------------------
@@ -109,14 +116,15 @@ class Store:
     def open(self, path: Path) -> Artifact:
         """The handle of a file, from what stands inside it. Raises DormouseError on a missing, truncated, corrupt or foreign file."""
         path = Path(path)
-        data = _bytes_of(path)
-        stat = path.stat()
-        seen = (str(path), stat.st_mtime_ns, stat.st_size)
-        if seen not in self._seen:
-            provenance, name = _verify(data, str(path))
+        with _opened(path) as file:
+            stat = os.fstat(file.fileno())
+            seen = (str(path), stat.st_mtime_ns, stat.st_size)
+            if seen in self._seen:
+                return self._seen[seen]
+            provenance, name = _verify(file, str(path))
             inside = path.resolve().is_relative_to(self.root.resolve())
             relative = path.resolve().relative_to(self.root.resolve()) if inside else path.resolve()
-            self._seen[seen] = Artifact(kind=provenance.kind, identity=name, file_sha256=_file_hash(data), path=relative.as_posix(),
+            self._seen[seen] = Artifact(kind=provenance.kind, identity=name, file_sha256=file_sha256(file), path=relative.as_posix(),
                                         provenance=provenance)
         return self._seen[seen]
 
@@ -130,18 +138,31 @@ class Store:
 
     def export(self, artifact: Artifact, out: Path) -> Path:
         """Copy an artifact to a path of the user's choice; what stood there stays as `<name>.prev<suffix>`. Returns `out`."""
-        out = Path(out)
-        data, _ = self._load(artifact)
-        write_atomic(out, data, previous=previous_name(out))
+        out, path = Path(out), self.path(artifact)
+        with _opened(path) as file:
+            if file_sha256(file) != artifact.file_sha256:
+                raise _not_as_written(path)
+            size = file.seek(0, 2)
+            write_chunks(out, stored_chunks(file, 0, size), size, previous=previous_name(out))
         return out
+
+    def adopt(self, path: Path) -> Artifact:
+        """An artifact's file from anywhere, verified, inside the store from now on (stages name their parents by identity)."""
+        artifact = self.open(path)
+        held = self.find(artifact.kind, artifact.identity)
+        if held is not None:
+            return held
+        with _opened(Path(path)) as file:
+            first, size = file.read(4), file.seek(0, 2)
+            extension = "parquet" if first == b"PAR1" else "json" if first[:1] == b"{" else "bin"
+            return self._put(stored_chunks(file, 0, size), size, artifact.identity, extension, artifact.provenance)
 
     # ---- resume files ----------------------------------------------------------------------------------------------
 
     def save_resume(self, stage_key: str, checkpoint: Checkpoint, provenance: Provenance) -> None:
         """Write the resume file of a stage; the save before stays as `.prev.bin`."""
-        data, _ = container.encode(checkpoint, provenance)
-        path = self.resume_path(stage_key)
-        write_atomic(path, data, previous=previous_name(path))
+        plan, path = container.planned(checkpoint, provenance), self.resume_path(stage_key)
+        write_chunks(path, plan.chunks, plan.size, previous=previous_name(path))
 
     def load_resume(self, stage_key: str, ledger: Ledger) -> Checkpoint | None:
         """The last good resume file of a stage, or None. A damaged one is said aloud and the save before it is used.
@@ -152,14 +173,14 @@ class Store:
         if not path.exists():
             return None
         try:
-            return container.decode(_bytes_of(path), str(path))[0]
+            return self._resumed(path)
         except DormouseError as error:
             before = previous_name(path)
             if not before.exists():
                 raise
             ledger.loud(f"resume: {error} Going on from {before.name}, the save before it.")
             ledger.count("resume_from_previous")
-            return container.decode(_bytes_of(before), str(before))[0]
+            return self._resumed(before)
 
     def drop_resume(self, stage_key: str) -> None:
         """Remove a finished stage's resume files."""
@@ -172,7 +193,12 @@ class Store:
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _put(self, data: bytes, name: str, extension: str, provenance: Provenance) -> Artifact:
+    @staticmethod
+    def _resumed(path: Path) -> Checkpoint:
+        with _opened(path) as file:
+            return container.read(file, str(path))[0]
+
+    def _put(self, chunks: Iterable[bytes | memoryview], size: int, name: str, extension: str, provenance: Provenance) -> Artifact:
         path = self.root / provenance.kind.value / f"{name[:16]}.{extension}"
         if path.exists():
             try:
@@ -183,8 +209,8 @@ class Store:
                 return standing
             if standing is not None:
                 raise DormouseError(f"{path} already holds another identity that shares its first 16 digits; move it to another store.")
-        write_atomic(path, data)
-        return Artifact(kind=provenance.kind, identity=name, file_sha256=_file_hash(data), path=path.relative_to(self.root).as_posix(),
+        written = write_chunks(path, chunks, size)
+        return Artifact(kind=provenance.kind, identity=name, file_sha256=written, path=path.relative_to(self.root).as_posix(),
                         provenance=provenance)
 
     def _load(self, source: Artifact | Path) -> tuple[bytes, Artifact]:
@@ -194,7 +220,7 @@ class Store:
             return _bytes_of(Path(source)), artifact
         data = _bytes_of(self.path(source))
         if _file_hash(data) != source.file_sha256:
-            raise corrupt(str(self.path(source)), f"its bytes are not the {len(data):,} that were written")
+            raise _not_as_written(self.path(source))
         return data, source
 
 
@@ -214,18 +240,36 @@ def _bytes_of(path: Path) -> bytes:
         raise DormouseError(f"cannot read {path}: {error.strerror}. Check the path, or run the stage that writes it.") from error
 
 
-def _verify(data: bytes, where: str) -> tuple[Provenance, str]:
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below; only the opening is a user's error
+    except OSError as error:
+        raise DormouseError(f"cannot read {path}: {error.strerror}. Check the path, or run the stage that writes it.") from error
+    with file:
+        yield file
+
+
+def _not_as_written(path: Path) -> DormouseError:
+    return corrupt(str(path), f"its bytes are not the {path.stat().st_size:,} that were written")
+
+
+def _verify(file: BinaryIO, where: str) -> tuple[Provenance, str]:
     """Provenance and identity of any artifact file; which of the three formats it is, its first bytes say."""
-    if not data:
+    first = file.read(4)
+    if not first:
         raise corrupt(where, "it is empty")
-    if data[:4] == b"PAR1":
+    if first != b"PAR1" and first[:1] != b"{":
+        opened = container.open_head(file, where)
+        container.verify(file, opened)
+        return opened.provenance, opened.identity
+    file.seek(0)
+    data = file.read()
+    if first == b"PAR1":
         header = _table_header(_read_parquet(data, where), where)
         return Provenance.model_validate(header["provenance"]), header["identity"]
-    if data[:1] == b"{":
-        body, provenance = _decode_record(data, where)
-        return provenance, body["identity"]
-    _, provenance, name = container.decode(data, where)
-    return provenance, name
+    body, provenance = _decode_record(data, where)
+    return provenance, body["identity"]
 
 
 def _record_content(body: dict[str, Any]) -> str:

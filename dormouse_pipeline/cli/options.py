@@ -70,17 +70,10 @@ def opened(store: "Store", path: Path, *kinds: str) -> "Artifact":
     """A file named on the command line, verified, inside the store from now on (stages name their parents by identity).
 
     Raises DormouseError when it is missing, damaged, or of another kind."""
-    from dormouse_core.artifacts.atomic import write_atomic
-
     artifact = store.open(path)
     if kinds and artifact.kind.value not in kinds:
         raise DormouseError(f"{path} is a {artifact.kind} file; this option takes a {' or '.join(kinds)} file.")
-    held = store.find(artifact.kind, artifact.identity)
-    if held is None:
-        copy = store.root / artifact.kind.value / f"{artifact.identity[:16]}{path.suffix}"
-        write_atomic(copy, path.read_bytes())
-        held = store.open(copy)
-    return held
+    return store.adopt(path)
 
 
 def emit(value: Any, as_json: bool, show: Callable[[], None]) -> None:
