@@ -5,6 +5,7 @@ micro-batch order. Worker count therefore changes no bit of an update.
 Not here: what is in a micro-batch (batches.py), the optimizer's rule (optim).
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -13,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.learning import depth
 from dormouse_core.learning.batches import StepBatch, TextBatch
-from dormouse_core.learning.loss import RATIO_LIMIT, LossWeights, forward, rl_loss, text_loss
+from dormouse_core.learning.loss import RATIO_LIMIT, LossWeights, forward, rl_loss
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.policy.model import Policy
 
@@ -72,6 +75,8 @@ class Outcome:
     finite: bool = True
     gradient_norm: float = 0.0
     report: dict[str, float] = field(default_factory=dict)
+    policy: PolicyConfig | None = None
+    """Shape of the policy that was updated, for the counters of its depth arm."""
 
 
 def gradient(policy: Policy, work: RlWork | TextWork, reference: Policy | None = None) -> Part:
@@ -84,7 +89,7 @@ def gradient(policy: Policy, work: RlWork | TextWork, reference: Policy | None =
         base_XU = base_log_probs(reference, work.batch) if reference is not None and work.weights.kl else None
         loss, report = rl_loss(policy, work.batch, work.weights, base_XU)
     else:
-        loss, report = text_loss(policy, work.batch, work.deep_weight)
+        loss, report = depth.text_loss(policy, work.batch, work.deep_weight)
         loss = loss * work.scale
     named = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
     found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
@@ -107,7 +112,7 @@ def score_text(policy: Policy, batch: TextBatch) -> float:
     """This batch's part of the held-out loss (weights as in the batch)."""
     with torch.no_grad():
         policy.eval()
-        return float(text_loss(policy, batch, 0.0)[0])
+        return float(depth.text_loss(policy, batch, 0.0, train=False)[0])
 
 
 def update(policy: Policy, optimizer: Optimizer, pool: Pool, works: Sequence[RlWork | TextWork], reference: bool = False) -> Outcome:
@@ -115,14 +120,15 @@ def update(policy: Policy, optimizer: Optimizer, pool: Pool, works: Sequence[RlW
 
     reference: the pool's reference is the base of a KL term.
 
-    A gradient that is not finite, or a step whose ratio blew up, is not applied: weights and moments stay as they were.
+    A loss or gradient that is not finite, or a step whose ratio blew up, is not applied: weights and moments stay as they were.
     """
     if not works:
         return Outcome()
     parts: list[Part] = pool.map(gradient, works, reference=reference)
-    outcome = Outcome(report=merged([p.report for p in parts]))
+    outcome = Outcome(report=merged([p.report for p in parts]), policy=policy.config)
     size = sum(float(np.linalg.norm(p.gradient_P.astype(np.float64))) for p in parts)
-    if not (outcome.report.get("log_ratio_max", 0.0) <= RATIO_LIMIT and size < NORM_LIMIT):
+    whole = outcome.report.get("log_ratio_max", 0.0) <= RATIO_LIMIT and math.isfinite(outcome.report.get("text_sum", 0.0))
+    if not (whole and size < NORM_LIMIT):
         outcome.finite = False
         return outcome
     _hand_over(policy, parts)
@@ -163,6 +169,8 @@ class Fuse:
         self.stage, self.ledger, self.blown = stage, ledger, 0
 
     def check(self, outcome: Outcome, where: str) -> None:
+        if outcome.policy is not None:
+            depth.count(outcome.policy, self.stage, outcome.report, self.ledger)
         if outcome.finite:
             self.blown = 0
             return

@@ -2,18 +2,22 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from dormouse_core import seeding
 from dormouse_core.artifacts.provenance import Artifact
 from dormouse_core.artifacts.store import Store
 from dormouse_core.config.resolve import resolve
 from dormouse_core.config.run import RunConfig
-from dormouse_core.learning import pretrain
+from dormouse_core.learning import pretrain, rl, sft, update
+from dormouse_core.learning.instruments import LOAD_WINDOW, StepLog
 from dormouse_core.ledger import DormouseError, Ledger
+from dormouse_core.optim.groups import Group, build_optimizer
 
 STEPS = 8
 
@@ -112,7 +116,7 @@ def test_a_resume_on_another_text_is_refused(text: Path, store: Store, tmp_path:
         run(config(mine), store)
 
 
-def test_a_loss_that_is_not_finite_is_an_error_with_the_way_out(text: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_not_finite_are_an_error_with_the_way_out(text: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     build = pretrain.build_policy
 
     def broken(*arguments: Any) -> Any:
@@ -122,9 +126,112 @@ def test_a_loss_that_is_not_finite_is_an_error_with_the_way_out(text: Path, stor
         return policy
 
     monkeypatch.setattr(pretrain, "build_policy", broken)
-    with pytest.raises(DormouseError, match=r"not finite at step 0(.|\n)*train\.optimizer\.lr"):
-        run(config(text), store)
-    assert not (store.root / "checkpoint").exists()
+    with pytest.raises(DormouseError, match=r"9 of the last 9 steps were not finite(.|\n)*train\.optimizer\.lr"):
+        run(config(text, "train.steps=12"), store)
+    with pytest.raises(DormouseError, match=r"score of the weights at step 3 is not finite"):
+        run(config(text, "train.steps=3"), Store(store.root / "short"))
+    assert not list(store.root.rglob("checkpoint/*"))
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> list[dict[str, torch.Tensor]]:
+    """At these steps one micro-batch of two yields NaN. Returns a list that gains weights, buffers and moments around each of them."""
+    advance, gradient, seen = pretrain._Session._advance, update.gradient, list[dict[str, torch.Tensor]]()
+
+    def everything(session: Any) -> dict[str, torch.Tensor]:
+        return {n: t.clone() for n, t in (session.policy.state_dict() | session.optimizer.state()).items()}
+
+    def spoiled(policy: Any, work: Any, reference: Any = None) -> Any:
+        part = gradient(policy, work, reference)
+        part.gradient_P[:3] = float("nan")
+        return part
+
+    def stepped(session: Any) -> None:
+        with monkeypatch.context() as patch:
+            if session.step in steps:
+                seen.append(everything(session))
+                patch.setattr(update, "gradient", spoiled)
+            advance(session)
+            if session.step in steps:
+                seen.append(everything(session))
+
+    monkeypatch.setattr(pretrain._Session, "_advance", stepped)
+    return seen
+
+
+def test_a_step_that_is_not_finite_moves_nothing_and_is_neither_reported_nor_best(
+        text: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, said = spoil(monkeypatch, {0, 3}), dict[int, dict[str, Any]]()
+    ledger = Ledger(progress=lambda stage, done, total, unit, **facts: said.update({done: facts}))
+    trained = store.read_checkpoint(run(config(text, "train.eval_every=1"), store, ledger))
+    for before, after in ((seen[0], seen[1]), (seen[2], seen[3])):
+        assert before.keys() == after.keys() and all(torch.equal(before[n], after[n]) for n in before)
+    assert "bpb" not in said[1] and said[1]["masked"] == 1 and "masked" not in said[2] and said[2]["bpb"] > 0
+    assert trained.state["masked_steps"] == [0, 3] and ledger.counts["train_steps_masked"] == 2
+    curve = trained.state["curve"]
+    assert curve[3][1] == curve[2][1]  # the weights of step 4 are those of step 3
+    assert trained.state["best"] == min(curve, key=lambda p: p[1]) and 0 < trained.state["best"][1] < 8.5
+
+
+def test_a_run_with_masked_steps_resumes_to_the_same_bits(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, {1, 4})
+    settings, store = config(text, "train.ckpt_every=2"), Store(tmp_path / "killed")
+    killed_at(6, settings, store)
+    assert run(settings, store).identity == run(settings, Store(tmp_path / "whole")).identity
+
+
+def test_a_run_killed_at_random_instants_ends_in_the_same_bits(text: Path, tmp_path: Path) -> None:
+    settings = config(text, "policy.lfb_step=0.05", "train.steps=12")
+    began = time.process_time()
+    whole = run(settings, Store(tmp_path / "whole"))
+    seconds = time.process_time() - began
+    draw, store = seeding.generator("test-kills"), Store(tmp_path / "killed")
+    ends = []
+    for _ in range(3):
+        delay, pid = float(draw.uniform(0.1, 0.6)) * seconds, os.fork()
+        if pid == 0:
+            try:
+                signal.setitimer(signal.ITIMER_PROF, delay)  # CPU time; nobody handles SIGPROF, so it ends the process there and then
+                run(settings, store)
+            finally:
+                os._exit(0)
+        ends.append(os.waitpid(pid, 0)[1])
+    assert os.WIFSIGNALED(ends[0])
+    assert run(settings, store).identity == whole.identity
+    trained = Store(tmp_path / "whole").read_checkpoint(whole)
+    assert trained.model["balance_bias_E"].abs().max() > 0.04 and int(trained.model["balance_version"]) == 12
+
+
+def test_a_log_line_names_rates_router_and_the_step_of_its_speed(text: Path, store: Store) -> None:
+    said: dict[int, dict[str, Any]] = {}
+    ledger = Ledger(progress=lambda stage, done, total, unit, **facts: said.update({done: facts}))
+    run(config(text, "train.log_every=4"), store, ledger)
+    assert sorted(said) == [4, 8] and "speed" not in said[4] and said[8]["speed"].endswith("bytes/s at step 8")
+    rates = said[8]["lr"].split()
+    assert rates[::2] == [group.value for group in Group] and float(rates[rates.index("tables") + 1]) > float(rates[1])
+    shares = [float(share) for share in said[8]["router"].removesuffix(" %").split("/")]
+    assert len(shares) == 4 and sum(shares) == pytest.approx(100, abs=3)
+    assert 0 < said[8]["router_entropy"] <= 1 and said[8]["dead"] == sum(share == 0 for share in shares)
+
+
+def test_dead_experts_are_read_over_a_window_of_steps() -> None:
+    log = StepLog(1)
+    for step in range(LOAD_WINDOW):
+        load_E = torch.zeros(8, dtype=torch.int64)
+        load_E[step % 7] = 5
+        log.note(1.0, 1.0, load_E)
+        log.note(None, 0.0, torch.zeros(8, dtype=torch.int64))
+    load = log.load()
+    assert load is not None and load.dead == 1
+    for _ in range(LOAD_WINDOW):
+        log.note(1.0, 1.0, torch.tensor([3, 0, 0, 0, 0, 0, 0, 0]))
+    load = log.load()
+    assert load is not None and load.dead == 7
+
+
+def test_pretraining_sft_and_rl_update_through_the_same_core() -> None:
+    for stage in (pretrain, sft, rl):
+        assert stage.update is update.update  # type: ignore[attr-defined]
+        assert stage.build_optimizer is build_optimizer  # type: ignore[attr-defined]
 
 
 def test_arms_that_are_off_say_so(text: Path, store: Store, ledger: Ledger) -> None:
