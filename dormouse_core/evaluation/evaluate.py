@@ -6,7 +6,7 @@ to the same task are judged once.
 Not here: which tasks (suites), intervals (report), who is promoted (holdout).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -36,6 +36,8 @@ from dormouse_core.verifiers.attempt import Attempt
 from dormouse_core.verifiers.judge import judge
 
 STAGE = "evaluation"
+SHOWN = 32
+"""Answers of a worker between two progress reports."""
 
 
 class Answer(NamedTuple):
@@ -70,11 +72,14 @@ def checkpoint_policy(store: Store, artifact: Artifact) -> Policy:
     return load_policy(checkpoint, checkpoint.config.policy, artifact.path)
 
 
-def play_share(policy: Policy, share: Share) -> list[Answer]:
-    """Play one share, in this process. Module-level, so that worker processes can be sent it."""
-    tasks = {r.task.id: r.task for r in share.requests}
-    trajectories = roll(policy, share.requests, share.config, Ledger())
-    return [Answer(t.id, attempt_of(t, tasks[t.task_id]).actions, t.stop, t.tokens) for t in trajectories]
+def play_share(policy: Policy, share: Share) -> Generator[int, None, list[Answer]]:
+    """Play one share, in this process, and say now and then how many answers have come. Module-level: worker processes are sent it."""
+    tasks, answers = {r.task.id: r.task for r in share.requests}, list[Answer]()
+    for t in roll(policy, share.requests, share.config, Ledger()):
+        answers.append(Answer(t.id, attempt_of(t, tasks[t.task_id]).actions, t.stop, t.tokens))
+        if len(answers) % SHOWN == 0:
+            yield SHOWN
+    return answers
 
 
 def evaluation_requests(tasks: Sequence[Task], origin: Origin, config: RunConfig) -> list[list[RolloutRequest]]:
@@ -91,7 +96,14 @@ def answer_tasks(policy: Policy, identity: str, purpose: str, tasks: Sequence[Ta
     shares = [Share(tuple(r for group in requests[i :: config.roll.workers] for r in group), config.roll)
               for i in range(config.roll.workers)]
     workers.set_weights(policy)
-    played = {a.id: a for part in workers.map(play_share, [s for s in shares if s.requests]) for a in part}
+    total, done = sum(map(len, requests)), 0
+
+    def more(_: int, arrived: int) -> None:
+        nonlocal done
+        done += arrived
+        ledger.progress(STAGE, done, total, "answers", policy=identity[:12])
+
+    played = {a.id: a for part in workers.map(play_share, [s for s in shares if s.requests], on_part=more) for a in part}
     ledger.count("evaluation_answers", len(played))
     return [[played[r.id] for r in group] for group in requests]
 

@@ -93,8 +93,7 @@ FreshSeed = Annotated[Switch, typer.Option("--fresh-seed", help="Score tasks who
 def sft(base: Base, data: Data = None, mask: MaskOption = None, epochs: Epochs = None, lr: LearningRate = None,
         interleave_rl: InterleaveRl = None, show_mask: ShowMask = 0, preset: Preset = None, sets: Sets = [],  # noqa: B006
         seed: Seed = None, dest: Out = None, store: StorePath = None, json: AsJson = False) -> None:
-    """Supervised fine-tuning on demonstrations of the suite's tasks, or on your own conversations (--data), stopped when held-out rows
-    no longer get better."""
+    """Supervised fine-tuning on demonstrations of the suite's tasks, or your own (--data), until held-out rows stop improving."""
     from dormouse_core.learning import sft as stage
 
     held = chosen_store(store)

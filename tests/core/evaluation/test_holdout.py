@@ -130,6 +130,20 @@ def test_worker_count_changes_no_answer(config: RunConfig) -> None:
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_long_evaluation_says_how_far_it_is(config: RunConfig, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "SHOWN", 2)
+    told: list[tuple[int, int]] = []
+    ledger = Ledger(progress=lambda stage, done, total, unit, **facts: told.append((done, total)))
+    here = config.model_copy(update={"roll": config.roll.model_copy(update={"workers": workers})})
+    with WorkerPool(1) as crew:
+        crew.set_weights(policy := build_policy(config.policy, 1))
+        answers = answer_tasks(policy, "id", "test", LONG, here, crew, ledger)
+    total = sum(map(len, answers))
+    assert [done for done, _ in told] == list(range(2, 2 * len(told) + 1, 2)) and {t for _, t in told} == {total}
+    assert total - 2 * workers <= told[-1][0] <= total
+
+
 def test_answers_of_two_policies_share_their_draws_and_their_ids_do_not_collide(config: RunConfig) -> None:
     policy = build_policy(config.policy, 1)
     with WorkerPool(1, 1) as crew:
