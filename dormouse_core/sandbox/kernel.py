@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 PDEATHSIG, DUMPABLE, KEEPCAPS, SET_SECCOMP, NO_NEW_PRIVS, GET_NO_NEW_PRIVS, SUBREAPER = 1, 4, 8, 22, 38, 39, 36
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 DAC_READ_SEARCH = 1 << 2
-RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE, DETACH = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18, 2
+RDONLY, NOSUID, NODEV, REMOUNT, BIND, REC, PRIVATE, DETACH = 1, 2, 4, 32, 4096, 16384, 1 << 18, 2
 _SECCOMP_MODE_FILTER = 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
-READ_FILE, READ_DIR, EXECUTE = 1 << 2, 1 << 3, 1 << 0
-WRITE_ALL = (1 << 1) | sum(1 << bit for bit in range(4, 15))
+READ_FILE, READ_DIR, EXECUTE, WRITE_FILE = 1 << 2, 1 << 3, 1 << 0, 1 << 1
+WRITE_ALL = WRITE_FILE | sum(1 << bit for bit in range(4, 15))
 """Every Landlock right that changes files up to ABI 3: write, remove, make, refer, truncate."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -64,6 +64,14 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
     _check(_libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()), f"mount {kind or 'bind'}")
 
 
+def bind_read_only(source: str, target: str) -> None:
+    """`target` shows what `source` holds, and cannot be written through. Flags the source is mounted with stay: a user namespace may
+    not drop them."""
+    mount(source, target, flags=BIND)
+    kept = os.statvfs(target).f_flag & (NOSUID | NODEV | 8 | 1024 | 2048)  # the same bits as NOEXEC, NOATIME, NODIRATIME have for mount
+    mount("none", target, flags=BIND | REMOUNT | RDONLY | NOSUID | NODEV | kept)
+
+
 def detach(target: str) -> None:
     _check(_libc.umount2(target.encode(), DETACH), "umount2")
 
@@ -102,7 +110,7 @@ class Landlock:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             if not os.path.isdir(path):
-                rights &= EXECUTE | READ_FILE | 1 << 1 | 1 << 14 | 1 << 15
+                rights &= EXECUTE | READ_FILE | WRITE_FILE | 1 << 14 | 1 << 15
             _check(_libc.syscall(_ADD_RULE, self.fd, 1, struct.pack("=Qi", rights, fd), 0), "landlock_add_rule")
         finally:
             os.close(fd)
@@ -124,10 +132,10 @@ def become_nobody(keep: int = 0) -> int:
     return uid
 
 
-def map_self(uid: int, gid: int) -> None:
-    """In a new user namespace: these ids stand for themselves, and there are no others."""
+def map_self(own: int, uid: int, gid: int) -> None:
+    """In a new user namespace: these ids stand for themselves, and there are no others. own: this process's folder under /proc."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        with open(f"/proc/self/{name}", "w") as out:
+        with open(os.open(name, os.O_WRONLY, dir_fd=own), "w") as out:
             out.write(text)
 
 

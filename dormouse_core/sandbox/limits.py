@@ -21,6 +21,10 @@ class Isolation(StrEnum):
 BASE_LAYERS = ("bare_interpreter", "forked_child", "own_session", "empty_environment", "empty_directory", "closed_fds",
                "sealed_job", "rlimit_cpu", "no_core", "no_new_privs", "death_signal", "wall_backstop", "output_limit")
 """In force for every candidate by construction; the zygote adds those it proved."""
+MULTI_LAYERS = ("userns", "mountns", "pidns", "netns", "ipcns", "seccomp_multi", "no_caps", "no_new_privs", "empty_environment",
+                "closed_fds", "sealed_job", "rlimits", "rlimit_nproc", "no_core", "death_signal", "cpu_watch", "memory_watch",
+                "wall_backstop", "output_limit", "disk_limit")
+"""In force for a command of several processes (multi.py), beside Landlock."""
 NAMESPACES = ("userns", "mountns", "pidns", "netns", "ipcns")
 SWITCHES = ("seccomp", "landlock", "namespaces")
 """Layers a test may switch off."""

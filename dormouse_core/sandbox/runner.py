@@ -41,7 +41,7 @@ JOBS_A_RUNNER = 12
 """A batch smaller than this many jobs a runner starts fewer runners."""
 MAX_RESTARTS = 3
 _START_SECONDS = 20.0
-_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 class End(StrEnum):
@@ -55,6 +55,7 @@ class End(StrEnum):
     CRASH = "crash"  # a signal nobody here sent
     BREACH = "breach"  # frames no honest child writes
     FORBIDDEN = "forbidden"  # ended by the filter: a system call no judged program has a use for
+    MEMORY = "memory"  # all processes of a command together, past their limit (run_multi)
     INFRA = "infra"  # the runner or the machine failed: no verdict
 
 
@@ -307,7 +308,7 @@ class Runners:
             os.set_blocking(read, False)
             memory = os.memfd_create("job", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.write(memory, job.payload())
-            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+            fcntl.fcntl(memory, fcntl.F_ADDSEALS, SEALS)
             cpu = self._cpu(job)
             order = ORDER.pack(RUN, self._next, cpu, max(self.config.wall_seconds, 5 * cpu), self.config.memory_mib)
             try:
