@@ -308,7 +308,7 @@ class Runners:
             os.set_blocking(read, False)
             memory = os.memfd_create("job", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.write(memory, job.payload())
-            fcntl.fcntl(memory, fcntl.F_ADDSEALS, SEALS)
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, SEALS)
             cpu = self._cpu(job)
             order = ORDER.pack(RUN, self._next, cpu, max(self.config.wall_seconds, 5 * cpu), self.config.memory_mib)
             try:
