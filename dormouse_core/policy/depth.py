@@ -59,6 +59,11 @@ def knob_values(config: PolicyConfig) -> Tensor | None:
     return torch.tensor([k.start for k in own.values()]) if own else None
 
 
+def same_knobs(one: PolicyConfig, other: PolicyConfig) -> bool:
+    """Whether two configurations name the same scalars and start them at the same values."""
+    return one.depth.kind == other.depth.kind and knobs(one.depth, one.max_iter) == knobs(other.depth, other.max_iter)
+
+
 def scorer(policy: nn.Module, depth: Depth) -> LinearHead | None:
     """The head whose score the arm reads: the Q head for q_stop, the depth router for mor, skip and ponder."""
     if depth.kind in ("mor", "skip", "ponder"):
@@ -146,8 +151,8 @@ class Course:
         if weight_TN1 is None:
             return torch.stack(readings).mean(0) if len(readings) > 1 else readings[0]
         stacked_TXD = torch.stack(readings)
-        weight = weight_TN1.detach().view(*stacked_TXD.shape[:-1], 1).to(stacked_TXD.dtype)
-        return (stacked_TXD * weight).sum(0)
+        weight = weight_TN1.detach().view(*stacked_TXD.shape[:-1], 1)
+        return (stacked_TXD.float() * weight).sum(0).to(stacked_TXD.dtype)
 
     def blended(self, logits_TXV: Tensor) -> Tensor:
         """The answer where answers are mixed: halting weights times each iteration's own distribution."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dormouse_core.artifacts.checkpoint import Checkpoint, check_tensors
 from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.policy.depth import same_knobs
 from dormouse_core.policy.init import fan_in_scale, fan_in_uniform, generator, head_ramp, normal, orthonormal
 from dormouse_core.policy.network import Policy, PolicyOutput
 
@@ -62,13 +63,17 @@ def meta_policy(config: PolicyConfig) -> Policy:
 
 
 def load_policy(checkpoint: Checkpoint, config: PolicyConfig, where: str) -> Policy:
-    """The policy whose weights and buffers a checkpoint holds. `where` names the file in errors.
+    """The policy whose weights and buffers a checkpoint holds. `where` names the file in errors. The scalars of a depth arm are the
+    file's; where this config names another arm, or another start for them than the file's own config, they start anew.
 
     Raises DormouseError where tensor names, shapes or dtypes are not those of a policy of this config.
     """
-    check_tensors(checkpoint.model, expected_tensors(config), where)
-    policy = Policy(config)
-    policy.load_state_dict(checkpoint.model)
+    policy, model = Policy(config), dict(checkpoint.model)
+    if not same_knobs(checkpoint.config.policy, config):
+        model.pop("depth_knobs", None)
+        model |= {name: t for name, t in policy.state_dict().items() if name == "depth_knobs"}
+    check_tensors(model, expected_tensors(config), where)
+    policy.load_state_dict(model)
     return policy
 
 

@@ -22,6 +22,7 @@ from dormouse_core.ledger import Ledger
 from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.policy.model import Policy
 from dormouse_core.policy.state import MIN_ROWS
+from dormouse_core.rollouts import depth
 from dormouse_core.rollouts.episode import Episode, Next
 from dormouse_core.rollouts.lanes import Lanes
 from dormouse_core.rollouts.request import RolloutRequest
@@ -169,6 +170,7 @@ class Engine:
     def _sample(self, rows: np.ndarray, logits_BV: torch.Tensor) -> list[Trajectory]:
         """One byte of the policy's for each of `rows`, and what follows from it."""
         lanes = self.lanes
+        depth.count(self.policy, rows, self.ledger)
         logits_XV = logits_BV if len(rows) == lanes.width else logits_BV[torch.from_numpy(rows).to(self.device)]
         temperature_X = lanes.temperature_B[rows]
         log_prob_XV = log_probs(action_log_probs, logits_XV, temperature_X)
