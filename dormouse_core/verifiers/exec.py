@@ -138,6 +138,7 @@ def judge_batch(attempts: Sequence[Attempt], runners: Runners, ledger: Ledger) -
             for index in indices:
                 findings[index] = finding
         ledger.count("exec.programs_run", len(jobs))
+        ledger.count("verify.canaries", len(CANARIES))
         ledger.count("exec.verdicts_shared", sum(map(len, jobs.values())) - len(jobs))
     return [f or Finding(VerdictClass.VERIFIER_ERROR, "exec.batch", "no finding") for f in findings]
 

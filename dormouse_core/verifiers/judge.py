@@ -14,29 +14,36 @@ from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.sandbox import limits
 from dormouse_core.sandbox.runner import Runners
 from dormouse_core.tasks.task import VerifierKind
-from dormouse_core.verifiers import env_step, exact, exec
+from dormouse_core.verifiers import canaries, env_step, exact, exec
 from dormouse_core.verifiers.attempt import Attempt, BadTask, Finding, verifier_sha256
 from dormouse_core.verifiers.verdict import Verdict, VerdictClass
 
 IN_PROCESS = {VerifierKind.EXACT: exact.judge, VerifierKind.ENV_STEP: env_step.judge}
+BAD_SHOWN = 5
+"""Tasks named one by one in a batch; the rest are counted."""
 
 
 def judge(attempts: Sequence[Attempt], config: VerifyConfig, ledger: Ledger, runners: Runners | None = None) -> list[Verdict]:
     """Verdicts of `attempts`, in their order.
 
     runners: kept open by a caller that judges many batches; without it they are started for this batch when it holds
-    programs. Counts every class in the ledger as `verdicts.<class>`. Never raises because of an answer or a task.
+    programs. Canaries of every kind in the batch are judged with it, and void their kind where one is judged wrongly. Counts every class
+    in the ledger as `verdicts.<class>`, and `verify.canaries`. Never raises because of an answer or a task.
     """
     began = time.perf_counter()
     findings: list[Finding | None] = [None] * len(attempts)
     layers: tuple[str, ...] = ()
     programs: list[int] = []
     seen: dict[tuple[str, tuple[bytes, ...], StopReason], Finding] = {}
+    voided = _voided({a.task.verifier for a in attempts}, ledger)
     for index, attempt in enumerate(attempts):
+        kind = attempt.task.verifier
         if attempt.stop is StopReason.INFRA:
             findings[index] = Finding(VerdictClass.VERIFIER_ERROR, "rollout.infra", "the episode ended by a failure of the machine")
-        elif attempt.task.verifier is VerifierKind.EXEC:
+        elif kind is VerifierKind.EXEC:
             programs.append(index)
+        elif kind in voided:
+            findings[index] = Finding(VerdictClass.VERIFIER_ERROR, f"{kind}.canary", voided[kind])
         else:
             key = (attempt.task.id, attempt.actions, attempt.stop)
             if key not in seen:
@@ -49,10 +56,33 @@ def judge(attempts: Sequence[Attempt], config: VerifyConfig, ledger: Ledger, run
             findings[index] = finding
     verdicts = [_verdict(a, f or Finding(VerdictClass.VERIFIER_ERROR, "judge", "no finding"), layers)
                 for a, f in zip(attempts, findings, strict=True)]
+    _name_bad_tasks(verdicts, ledger)
     for name, n in Counter(v.verdict for v in verdicts).items():
         ledger.count(f"verdicts.{name}", n)
     ledger.seconds["judge"] += time.perf_counter() - began
     return verdicts
+
+
+def _voided(kinds: set[VerifierKind], ledger: Ledger) -> dict[VerifierKind, str]:
+    """Kinds whose canaries were judged wrongly, and how. One that raises on its canary is caught like one that raises on an answer."""
+    found = {}
+    for kind in sorted(kinds & IN_PROCESS.keys()):
+        ledger.count("verify.canaries", len(canaries.canaries(kind)))
+        if trouble := canaries.trouble(kind, lambda attempt: _in_process(attempt, ledger)):
+            ledger.loud(f"{kind} verifier: a canary was judged wrongly ({trouble}), so its attempts in this batch have no verdicts. The "
+                        "verifier cannot be trusted as it is: see docs/mechanisms/canaries.md.")
+            ledger.count("verify.canary_failures")
+            found[kind] = trouble
+    return found
+
+
+def _name_bad_tasks(verdicts: Sequence[Verdict], ledger: Ledger) -> None:
+    """One loud line a task that could not be judged by, the first few; the rest are counted."""
+    bad = {v.task_id: v for v in verdicts if v.verdict is VerdictClass.VERIFIER_ERROR and v.decided_by.endswith(".task")}
+    ledger.count("verify.bad_tasks", len(bad))
+    for v in list(bad.values())[:BAD_SHOWN]:
+        ledger.loud(f"task {v.task_id[:12]} is refused by the {v.kind} verifier: {v.reason}. Its attempts have no verdict; correct the "
+                    "task or take it out (dormouse tasks check finds such tasks beforehand).")
 
 
 def _in_process(attempt: Attempt, ledger: Ledger) -> Finding:
@@ -80,6 +110,9 @@ def _programs(batch: Sequence[Attempt], config: VerifyConfig, ledger: Ledger,
         ledger.loud(f"exec verifier: {error}; {len(batch)} programs have no verdict")
         ledger.count("exec.no_runner")
         return [Finding(VerdictClass.VERIFIER_ERROR, "exec.runner", type(error).__name__) for _ in batch], ()
+    except Exception as error:  # noqa: BLE001 - as in _in_process: a defect leaves attempts without a verdict, never a stage without an end
+        ledger.loud(f"exec verifier failed with {type(error).__name__} ({error}); {len(batch)} programs have no verdict")
+        return [Finding(VerdictClass.VERIFIER_ERROR, "exec.defect", type(error).__name__) for _ in batch], ()
 
 
 def _verdict(attempt: Attempt, finding: Finding, layers: tuple[str, ...]) -> Verdict:
@@ -87,5 +120,6 @@ def _verdict(attempt: Attempt, finding: Finding, layers: tuple[str, ...]) -> Ver
         trajectory_id=attempt.trajectory_id, task_id=attempt.task.id, kind=attempt.task.verifier, verdict=finding.verdict,
         score=1.0 if finding.verdict is VerdictClass.PASS else finding.score, cases_passed=finding.cases_passed,
         cases_total=finding.cases_total, milestones_passed=finding.milestones_passed, milestones_total=finding.milestones_total,
-        isolation=limits.isolation_of(layers).value if finding.ran else "none", layers=layers if finding.ran else (), decided_by=finding.decided_by,
-        reason=finding.reason, labels=finding.labels, verifier_sha256=verifier_sha256(), wall_ms=finding.wall_ms, cpu_ms=finding.cpu_ms)
+        isolation=limits.isolation_of(layers).value if finding.ran else "none", layers=layers if finding.ran else (),
+        decided_by=finding.decided_by, reason=finding.reason, labels=finding.labels, verifier_sha256=verifier_sha256(),
+        wall_ms=finding.wall_ms, cpu_ms=finding.cpu_ms)

@@ -16,8 +16,8 @@ from dormouse_core.sandbox.runner import Runners
 from dormouse_core.tasks.registry import draw, families
 from dormouse_core.tasks.task import Pool, Split, Task, Use, VerifierKind
 from dormouse_core.verifiers import exact, exec
-from dormouse_core.verifiers.attempt import Attempt, verifier_sha256
-from dormouse_core.verifiers.judge import judge
+from dormouse_core.verifiers.attempt import Attempt, Finding, verifier_sha256
+from dormouse_core.verifiers.judge import IN_PROCESS, judge
 from dormouse_core.verifiers.verdict import Verdict, VerdictClass
 
 V = VerdictClass
@@ -87,7 +87,8 @@ def test_every_class_has_its_cause_and_order_is_kept() -> None:
     ledger = Ledger()
     verdicts = judge([a for _, a, _ in CLASSES], CONFIG, ledger)
     assert [(v.verdict, v.decided_by) for v in verdicts] == [(c, by) for c, _, by in CLASSES]
-    assert {v.verdict for v in verdicts} == set(V) - {V.HACK_SUSPECTED}
+    assert {v.verdict for v in verdicts} == set(V) - {V.HACK_SUSPECTED}, "the hack screen's class alone comes from elsewhere"
+    assert all(v.decided_by and (v.verdict is V.PASS or v.reason) for v in verdicts)
     assert sum(n for name, n in ledger.counts.items() if name.startswith("verdicts.")) == len(CLASSES)
 
 
@@ -183,8 +184,12 @@ def test_one_wrong_canary_voids_the_batch_loudly(which: int, monkeypatch: pytest
 
 
 def test_a_verifier_that_raises_costs_its_own_attempt_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError
+    whole = exact.final_answer
+
+    def broken(text: str, *rest: Any, **more: Any) -> str:
+        if "7" in text:
+            raise ZeroDivisionError
+        return whole(text, *rest, **more)
 
     monkeypatch.setattr(exact, "final_answer", broken)
     ledger = Ledger()
@@ -193,8 +198,51 @@ def test_a_verifier_that_raises_costs_its_own_attempt_only(monkeypatch: pytest.M
                                              V.PASS] and verdicts[0].decided_by == "exact.defect" and len(ledger.lines) == 1
 
 
+@pytest.mark.parametrize("kind", [VerifierKind.EXACT, VerifierKind.ENV_STEP])
+@pytest.mark.parametrize("lie", [V.PASS, V.FAIL])
+def test_a_verifier_gone_wrong_is_caught_by_its_canaries_and_only_its_kind_is_voided(kind: VerifierKind, lie: V,
+                                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    by = f"{kind}.{'number' if kind is VerifierKind.EXACT else 'state'}"
+    monkeypatch.setitem(IN_PROCESS, kind, lambda _: Finding(lie, by))  # passes all, or fails all
+    ledger = Ledger()
+    batch = [attempt(SEVEN, "7"), attempt(REGISTER, *REGISTER.reference, stop=DONE), attempt(ADD, "a+b")]
+    found = {v.kind: v for v in judge(batch, CONFIG, ledger)}
+    assert (found[kind].verdict, found[kind].decided_by) == (V.VERIFIER_ERROR, f"{kind}.canary")
+    assert all(v.verdict is V.PASS for other, v in found.items() if other is not kind)
+    assert ledger.counts["verify.canary_failures"] == 1 and any("canary was judged wrongly" in line for line in ledger.lines)
+
+
+def test_three_canaries_of_every_kind_ride_in_every_batch() -> None:
+    for batch, kinds in (([attempt(SEVEN, "7")], 1), ([attempt(SEVEN, "7"), attempt(REGISTER, "a"), attempt(ADD, "a+b")], 3)):
+        ledger = Ledger()
+        judge(batch, CONFIG, ledger)
+        assert ledger.counts["verify.canaries"] == 3 * kinds
+
+
+def test_tasks_that_cannot_be_judged_by_are_named_once_and_counted() -> None:
+    ledger = Ledger()
+    empty = [task(VerifierKind.EXEC, {"entry_point": "f", "cases": []}, prompt=str(i).encode()) for i in range(7)]
+    undecodable = task(VerifierKind.EXEC, {"entry_point": "f", "cases": [{"args": "(1,)", "expected": "b64:eJw="}]})
+    batch = [attempt(t, "return 1") for t in (*empty, *empty, undecodable)] + [attempt(task(VerifierKind.EXACT, {"form": "number"}), "1")]
+    verdicts = judge(batch, CONFIG, ledger)
+    assert {v.verdict for v in verdicts} == {V.VERIFIER_ERROR} and {v.score for v in verdicts} == {0.0}
+    assert "no hidden cases" in verdicts[0].reason and "case 0: " in verdicts[14].reason
+    named = [line for line in ledger.lines if "is refused by" in line]
+    assert len(named) == 5 and ledger.counts["verify.bad_tasks"] == 9
+
+
+def test_a_defect_of_the_exec_verifier_voids_programs_alone_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(exec, "judge_batch", broken)
+    ledger = Ledger()
+    found = judge([attempt(ADD, "a+b"), attempt(SEVEN, "7")], CONFIG, ledger)
+    assert [v.decided_by for v in found] == ["exec.defect", "exact.number"] and "ZeroDivisionError" in ledger.lines[-1]
+
+
 @given(st.lists(st.binary(max_size=40), max_size=3), st.sampled_from(list(StopReason)))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_judged_by_every_verifier(runners: Runners, actions: list[bytes], stop: StopReason) -> None:
     verdicts = judge([Attempt("t", t, tuple(actions), stop) for t in (ADD, SEVEN, REGISTER, FILES)], CONFIG, Ledger(), runners)
     assert all(0 <= v.score <= 1 and v.verdict in V for v in verdicts)
