@@ -186,12 +186,13 @@ class Optimizer:
         return ((group, slot) for group, slots in self._slots.items() for slot in slots)
 
     def state(self) -> dict[str, Tensor]:
-        """Everything a resume needs, as tensors: steps done, counts of the experts, and the moments of what has moved."""
+        """Everything a resume needs, as tensors: steps done, counts of the experts, and the moments of what has moved. The moments
+        are those of the optimizer, not copies: a save of a large policy has no room for them. A next step changes them."""
         state = {"done": torch.tensor(self.done, dtype=torch.int64), _UPDATES: self.expert_updates_E.clone()}
         if self.config.retracts(Group.EXPERTS.value) > 1:
             state[_MOVED] = self._moved_E.clone()
         for _, slot in self._all():
-            state |= {f"{kind}/{slot.name}": value.detach().clone() for kind, value in slot.state.items()}
+            state |= {f"{kind}/{slot.name}": value.detach() for kind, value in slot.state.items()}
         return state
 
     def load(self, state: Mapping[str, Tensor]) -> None:
