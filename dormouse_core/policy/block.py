@@ -22,6 +22,7 @@ from dormouse_core.policy.engram import KEY_EPS, Engram, agreement
 from dormouse_core.policy.experts import Experts, Factors, Route, Tsct, mix_dense, mix_sorted, mix_wide, route
 from dormouse_core.policy.kda import Kda, attend_byte, attend_window
 from dormouse_core.policy.norms import rms_normalise, sigmoid_rows, silu_rows
+from dormouse_core.policy.products import BYTE_TILE, WINDOW_TILE, linear_rows
 
 GATES = 3
 """Controller columns before the router's: attention, memory, experts."""
@@ -65,11 +66,15 @@ class Fused(NamedTuple):
     shared_v_FR: Tensor
     shared_u_FR: Tensor
     factors: Factors
+    norm_D: Tensor
     rho: Tensor
 
 
 def fuse(block: LoopBlock, config: PolicyConfig) -> Fused:
-    """Concatenate and fold: norm weights into what reads them, scales into factors, rho into what is added to h."""
+    """Concatenate and fold: norm weights into what reads them, scales into factors, rho into what is added to h.
+
+    Folding copies a factor. Of many experts only the two short factors are copied: the tall ones are most of a large policy.
+    """
     kda, experts, d = block.kda, block.experts, config.d_model
     small = narrow(config)
     reads_u: list[Tensor] = [kda.query, kda.key, kda.value, kda.decay_up, kda.gate, kda.beta]
@@ -91,12 +96,10 @@ def fuse(block: LoopBlock, config: PolicyConfig) -> Fused:
         torch.cat([block.engram.key, block.engram.value * block.rho]),
         block.shared_up.v,
         block.shared_down.u,
-        Factors(
-            experts.up_v,
-            experts.down_u * experts.down_s.unsqueeze(1),
-            None if small else up_u * block.norm.unsqueeze(-1),
-            None if small else experts.down_v * block.rho,
-        ),
+        Factors(experts.up_v, experts.down_u * experts.down_s.unsqueeze(1), None, None)
+        if small
+        else Factors(experts.up_v, experts.down_u, up_u, experts.down_v * (experts.down_s * block.rho).unsqueeze(1)),
+        block.norm,
         block.rho,
     )
 
@@ -108,9 +111,9 @@ class Memory(NamedTuple):
     value_ND: Tensor
 
 
-def read_memory(rows_N3: Tensor, table_RM: Tensor, fused: Fused) -> Memory:
+def read_memory(rows_N3: Tensor, table_RM: Tensor, fused: Fused, tile: int) -> Memory:
     read_NM = gather(rows_N3, table_RM)
-    key_ND, value_ND = F.linear(read_NM, fused.w_engram_XM).chunk(2, -1)
+    key_ND, value_ND = linear_rows(read_NM, fused.w_engram_XM, tile).chunk(2, -1)
     return Memory(rms_normalise(key_ND, KEY_EPS), value_ND)
 
 
@@ -126,11 +129,11 @@ class Reads(NamedTuple):
     code: Tensor
 
 
-def split_in(n_ND: Tensor, start_NP: Tensor, fused: Fused, config: PolicyConfig) -> Reads:
+def split_in(n_ND: Tensor, start_NP: Tensor, fused: Fused, config: PolicyConfig, tile: int) -> Reads:
     """Sigmoids are taken together: gate, beta and controller columns lie side by side."""
     d, heads, width = config.d_model, config.n_heads, config.head_dim
     pad = controller_width(config)
-    product = F.linear(n_ND, fused.w_in_XD)
+    product = linear_rows(n_ND, fused.w_in_XD, tile)
     rest = product.shape[1] - 3 * d - width - d - heads - pad - config.shared_rank
     qkv, decay, gates, shared, code = product.split((3 * d, width, d + heads + pad, config.shared_rank, rest), -1)
     gate, beta, control = gates.split((d, heads, pad), -1)
@@ -145,14 +148,15 @@ def join(
     attention_N1, memory_N1, expert_N1 = reads.control[:, :GATES].to(n_ND.dtype).unsqueeze(-1).unbind(1)
     lam_N1 = memory_N1.clamp_max(config.lam_max)
     added_ND = memory.value_ND * (agreement(memory.key_ND, n_ND) * lam_N1).to(n_ND.dtype)
-    shared_NR = silu_rows(F.linear(reads.shared, fused.shared_v_FR)) @ fused.shared_u_FR
+    tile = BYTE_TILE if dense else WINDOW_TILE
+    shared_NR = linear_rows(silu_rows(linear_rows(reads.shared, fused.shared_v_FR, tile)), fused.shared_u_FR.t(), tile)
     parts = [attended_ND * reads.gate * attention_N1, n_ND * (1 - lam_N1), shared_NR * expert_N1]
     if narrow(config):
         code_NER = reads.code.unflatten(-1, (config.n_experts, config.rank))
         mix = mix_dense if dense else mix_sorted
         parts.append(mix(code_NER, choice, fused.factors) * expert_N1)
     else:
-        added_ND = added_ND + mix_wide(n_ND, choice, fused.factors) * expert_N1
+        added_ND = added_ND + mix_wide(n_ND * fused.norm_D, choice, fused.factors) * expert_N1
     return added_ND, torch.cat(parts, -1)
 
 
@@ -165,7 +169,7 @@ def iterate_window(
     batch, length, d = h_BLD.shape
     c_ND = h_BLD.reshape(-1, d) + block.iter_embed[iteration]
     n_ND = rms_normalise(c_ND, config.norm_eps)
-    reads = split_in(n_ND, start_NP, fused, config)
+    reads = split_in(n_ND, start_NP, fused, config, WINDOW_TILE)
     decay_ND = F.linear(reads.decay.float(), fused.w_decay_DK, fused.b_decay_D)
     decay_ND, beta_NH = (decay_ND, reads.beta) if gate_N1 is None else muted(decay_ND, reads.beta, gate_N1)
     attended_BLD, state = attend_window(
@@ -174,7 +178,7 @@ def iterate_window(
     )
     choice = route(reads.control[:, GATES : GATES + config.n_experts], bias_E, config.moe_topk)
     added_ND, joined_NX = join(attended_BLD.reshape(-1, d), n_ND, reads, memory, choice, fused, config, dense=False)
-    h_ND = c_ND + added_ND + F.linear(joined_NX, fused.w_out_DX)
+    h_ND = c_ND + added_ND + linear_rows(joined_NX, fused.w_out_DX, WINDOW_TILE)
     if gate_N1 is not None:
         h_ND = torch.lerp(h_BLD.reshape(-1, d), h_ND, gate_N1.to(h_ND.dtype))
     return h_ND.view(batch, length, d), state, choice
@@ -187,11 +191,14 @@ def iterate_byte(
     """One iteration for one byte a row; the KDA state is updated in place. gate_B1 as in `iterate_window`."""
     c_BD = h_BD + block.iter_embed[iteration]
     n_BD = rms_normalise(c_BD, config.norm_eps)
-    reads = split_in(n_BD, start_BP, fused, config)
+    reads = split_in(n_BD, start_BP, fused, config, BYTE_TILE)
     decay_BD = F.linear(reads.decay.float(), fused.w_decay_DK, fused.b_decay_D)
     decay_BD, beta_BH = (decay_BD, reads.beta) if gate_B1 is None else muted(decay_BD, reads.beta, gate_B1)
     attended_BD = attend_byte(reads.qkv, decay_BD, beta_BH, state_BHKV)
     choice = route(reads.control[:, GATES : GATES + config.n_experts], bias_E, config.moe_topk)
     added_BD, joined_BX = join(attended_BD, n_BD, reads, memory, choice, fused, config, dense=True)
-    after_BD = torch.addmm(c_BD + added_BD, joined_BX, fused.w_out_DX.t())
+    if c_BD.dtype is torch.float32:
+        after_BD = torch.addmm(c_BD + added_BD, joined_BX, fused.w_out_DX.t())
+    else:
+        after_BD = c_BD + added_BD + linear_rows(joined_BX, fused.w_out_DX, BYTE_TILE)
     return after_BD if gate_B1 is None else torch.lerp(h_BD, after_BD, gate_B1.to(h_BD.dtype))

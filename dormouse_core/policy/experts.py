@@ -23,6 +23,7 @@ from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.kernels import experts as grouped
 from dormouse_core.kernels.dispatch import wanted
 from dormouse_core.policy.norms import silu_rows
+from dormouse_core.policy.products import SEGMENT_TILE, linear_rows
 from dormouse_core.policy.state import MIN_ROWS
 
 
@@ -114,8 +115,8 @@ def mix_sorted(code_NER: Tensor, choice: Route, factors: Factors) -> Tensor:
     out = []
     for code_MR, (up_v, down_u) in zip(code_AR.split(segments.counts), factors.per_expert(), strict=True):
         if len(code_MR):
-            inner_MF = silu_rows(_padded(code_MR) @ up_v.t())
-            out.append((inner_MF @ down_u)[: len(code_MR)])
+            inner_MF = silu_rows(linear_rows(_padded(code_MR), up_v, SEGMENT_TILE))
+            out.append(linear_rows(inner_MF, down_u.t(), SEGMENT_TILE)[: len(code_MR)])
     mixed_AR = (torch.cat(out) * segments.gate_A1).to(code_NER.dtype)
     return code_NER.new_zeros(n * e, r).index_copy(0, slot_A, mixed_AR).view(n, e * r)
 
@@ -139,7 +140,9 @@ def mix_wide(x_ND: Tensor, choice: Route, factors: Factors) -> Tensor:
     out = []
     for x_MD, (up_v, down_u, up_u, down_v) in zip(x_AD.split(segments.counts), factors.per_expert(), strict=True):
         if len(x_MD):
-            inner_MF = silu_rows(_padded(x_MD) @ up_u @ up_v.t())
-            out.append((inner_MF @ down_u @ down_v.t())[: len(x_MD)])
+            code_MR = linear_rows(_padded(x_MD), up_u.t(), SEGMENT_TILE)
+            inner_MF = silu_rows(linear_rows(code_MR, up_v, SEGMENT_TILE))
+            code_MR = linear_rows(inner_MF, down_u.t(), SEGMENT_TILE)
+            out.append(linear_rows(code_MR, down_v, SEGMENT_TILE)[: len(x_MD)])
     sum_ND = torch.zeros_like(x_ND, dtype=torch.float32)
     return sum_ND.index_add(0, segments.row_A, torch.cat(out) * segments.gate_A1).to(x_ND.dtype)
