@@ -153,7 +153,7 @@ def _laid_out(policy: "Policy", fused: "Fused", w_head_VD: Tensor, out_v_DR: Ten
         panels(fused.w_start_PD), panels(fused.w_in_XD, ins), panels(fused.w_decay_DK), fused.b_decay_D,
         panels(fused.w_out_DX, columns=outs), panels(fused.shared_v_FR), panels(fused.shared_u_FR.t()), panels(up_EFR),
         panels(down_EFR.transpose(1, 2)), panels(policy.readout.u.t()), panels(F.pad(out_v_DR, (0, padded(readout) - readout))),
-        panels(w_head_VD), policy.balance_bias_E,
+        panels(w_head_VD), policy.get_buffer("balance_bias_E"),
     ]  # fmt: skip
     return shape, [t.detach().contiguous() for t in tensors]
 
