@@ -30,6 +30,7 @@ from dormouse_core.policy.experts import Route, Tsct
 from dormouse_core.policy.heads import LinearHead
 from dormouse_core.policy.native import NativeByte
 from dormouse_core.policy.norms import rms_normalise
+from dormouse_core.policy.products import BYTE_TILE, WINDOW_TILE, linear_rows
 from dormouse_core.policy.state import CONTEXT, MIN_ROWS, State
 
 
@@ -102,6 +103,9 @@ class Policy(nn.Module):
         """[V, d], fp32: the factored head multiplied out, the final norm's weight folded in."""
         return self.head.scaled_v().float() @ (self.head.u * self.final_norm.unsqueeze(1)).float().t()
 
+    def _readout(self, state_ND: Tensor, out_v_DR: Tensor, tile: int) -> Tensor:
+        return linear_rows(linear_rows(state_ND, self.readout.u.t(), tile), out_v_DR, tile)
+
     def _logits(self, hidden_XD: Tensor, w_head_VD: Tensor) -> Tensor:
         return F.linear(rms_normalise(hidden_XD.float(), self.config.norm_eps), w_head_VD)
 
@@ -120,9 +124,9 @@ class Policy(nn.Module):
         state = state if state is not None else self.initial_state(batch)
         fused, w_head_VD = fuse(block, config), self.head_weight()
         context_BX = torch.cat((state.tail_B3, ids_BL), 1)
-        memory = read_memory(hash_rows(context_BX, config.engram_rows).flatten(0, 1), block.engram.rows, fused)
+        memory = read_memory(hash_rows(context_BX, config.engram_rows).flatten(0, 1), block.engram.rows, fused, WINDOW_TILE)
         h_BLD = F.embedding(ids_BL, self.embedding)
-        start_NP = F.linear(rms_normalise(h_BLD.flatten(0, 1), config.norm_eps), fused.w_start_PD)
+        start_NP = linear_rows(rms_normalise(h_BLD.flatten(0, 1), config.norm_eps), fused.w_start_PD, WINDOW_TILE)
         past_BL = None if length_B is None else torch.arange(length, device=ids_BL.device) >= length_B.unsqueeze(1)
         course, streams, readings = Course(self, config, depth), [], []
         iterate = _recomputed if config.recompute and torch.is_grad_enabled() else iterate_window
@@ -140,16 +144,16 @@ class Policy(nn.Module):
         streams += [state.kda_TBHKV_padded[n, :batch] for n in range(course.iterations, config.max_iter)]
         mean_BLD = course.mean(readings)
         out_v_DR = self.readout.scaled_v()
-        hidden_BLD = F.linear(mean_BLD @ self.readout.u, out_v_DR)
-        deep_TBLV = self._deep(readings, out_v_DR, w_head_VD) if deep or course.blends else None
+        hidden_BLD = self._readout(mean_BLD.flatten(0, 1), out_v_DR, WINDOW_TILE).view_as(mean_BLD)
+        deep_TBLV = self._deep(readings, out_v_DR, w_head_VD, WINDOW_TILE) if deep or course.blends else None
         mixed_TBLV = deep_TBLV if course.blends else None
         logits_BLV = self._logits(hidden_BLD, w_head_VD) if mixed_TBLV is None else course.blended(mixed_TBLV)
         return PolicyOutput(logits_BLV, hidden_BLD, _state(streams, context_BX, batch, length_B), deep_TBLV if deep else None,
                             course.trace(batch, length))
 
-    def _deep(self, readings: list[Tensor], out_v_DR: Tensor, w_head_VD: Tensor) -> Tensor:
+    def _deep(self, readings: list[Tensor], out_v_DR: Tensor, w_head_VD: Tensor, tile: int) -> Tensor:
         """[T, ..., V]: what each iteration's own state would answer."""
-        return torch.stack([self._logits(F.linear(h @ self.readout.u, out_v_DR), w_head_VD) for h in readings])
+        return torch.stack([self._logits(self._readout(h.flatten(0, -2), out_v_DR, tile).view_as(h), w_head_VD) for h in readings])
 
     def _forward_few(self, ids_BL: Tensor, state: State | None, deep: bool, length_B: Tensor | None, depth: int | None) -> PolicyOutput:
         """Windows of fewer than 16 bytes in all: run with padding rows, so that their bits are those of a larger batch.
@@ -203,10 +207,10 @@ class Policy(nn.Module):
             ids_B = F.pad(ids_B, (0, MIN_ROWS - batch))
         fused = packed.fused
         context_B4 = torch.cat((state.tail_B3_padded, ids_B.unsqueeze(1)), 1)
-        memory = read_memory(hash_rows(context_B4, config.engram_rows).flatten(0, 1), self.block.engram.rows, fused)
+        memory = read_memory(hash_rows(context_B4, config.engram_rows).flatten(0, 1), self.block.engram.rows, fused, BYTE_TILE)
         state.tail_B3_padded.copy_(context_B4[:, 1:])
         h_BD = F.embedding(ids_B, self.embedding)
-        start_BP = F.linear(rms_normalise(h_BD, config.norm_eps), fused.w_start_PD)
+        start_BP = linear_rows(rms_normalise(h_BD, config.norm_eps), fused.w_start_PD, BYTE_TILE)
         if config.depth.kind != "fixed":
             logits_BV, hidden_BD = self._decode_course(h_BD, start_BP, memory, state, packed)
             return logits_BV[:batch], hidden_BD[:batch]
@@ -216,7 +220,7 @@ class Policy(nn.Module):
                 h_BD, n, start_BP, memory, state.kda_TBHKV_padded[n], cast(Tensor, self.balance_bias_E), self.block, fused, config
             )
             total_BD += h_BD
-        hidden_BD = F.linear((total_BD / config.max_iter).to(h_BD.dtype) @ self.readout.u, packed.out_v_DR)
+        hidden_BD = self._readout((total_BD / config.max_iter).to(h_BD.dtype), packed.out_v_DR, BYTE_TILE)
         return self._logits(hidden_BD, packed.w_head_VD)[:batch], hidden_BD[:batch]
 
     def _decode_course(self, h_BD: Tensor, start_BP: Tensor, memory: Memory, state: State, packed: _Packed) -> tuple[Tensor, Tensor]:
@@ -237,11 +241,11 @@ class Policy(nn.Module):
                 h_BD = h_BD.index_copy(0, some, part_BD)
             readings.append(h_BD)
             course.after(h_BD)
-        hidden_BD = F.linear(course.mean(readings) @ self.readout.u, packed.out_v_DR)
+        hidden_BD = self._readout(course.mean(readings), packed.out_v_DR, BYTE_TILE)
         trace = course.trace(len(h_BD))
         self.trace = None if trace is None else trace.first(state.batch)
         if course.blends:
-            return course.blended(self._deep(readings, packed.out_v_DR, packed.w_head_VD)), hidden_BD
+            return course.blended(self._deep(readings, packed.out_v_DR, packed.w_head_VD, BYTE_TILE)), hidden_BD
         return self._logits(hidden_BD, packed.w_head_VD), hidden_BD
 
 
