@@ -176,10 +176,11 @@ class _Session:
     def _check_parity(self, first: Outcome, number: int) -> None:
         """Before the first update of a round, trainer and sampler are the same weights: their log-probs must agree."""
         gap = first.report.get("byte_gap_max", 0.0)
-        if gap > PARITY_LIMIT:
+        limit = PARITY_LIMIT[self.config.policy.dtype]
+        if gap > limit:
             raise DormouseError(
                 f"round {number}: the trainer's log-prob of a sampled byte differs from the sampler's by {gap:.3g} before any update "
-                f"(limit {PARITY_LIMIT:g}). Their weights, temperature or support are not the same, and the update would push the wrong "
+                f"(limit {limit:g}). Their weights, temperature or support are not the same, and the update would push the wrong "
                 "way. Roll the round again with this version; if it stays, report it with the cycle's store.")
 
     # --- state
