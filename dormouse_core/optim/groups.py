@@ -19,7 +19,7 @@ from dormouse_core.optim.adam import adam_step
 from dormouse_core.optim.declared import DECAYED, EXPERT_GROUPS, Group, clip_order, declared_groups, stack_shape
 from dormouse_core.optim.freeze import gate_rows, router_rows
 from dormouse_core.optim.muon import muon_step
-from dormouse_core.optim.precision import ALL, Index, Slot
+from dormouse_core.optim.precision import ALL, CHUNK, Index, Slot
 from dormouse_core.optim.retraction import Worst, retract, worst
 from dormouse_core.policy.model import Policy
 
@@ -65,7 +65,7 @@ class Optimizer:
         """Clip, update, retract, advance the schedule. Returns the gradient norm before the clip; refuses one that is not finite."""
         self._drop_frozen()
         gradients = [p.grad for p in self._names.values() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = _total_norm(gradients)
         if not torch.isfinite(norm):
             raise DormouseError(self._blame())
         live = self._live_experts()
@@ -223,6 +223,14 @@ class Optimizer:
         kinds = () if isinstance(row, FrozenRow) else ("momentum",) if isinstance(row, MuonRow) else adam.STATE
         masters = slot.parameter.dtype != torch.float32 and slot.low_precision == "masters" and kinds
         return (*kinds, "master") if masters else tuple(kinds)
+
+
+def _total_norm(gradients: list[Tensor]) -> Tensor:
+    """Norm of all gradients together, in fp32 also where they are held in less."""
+    if all(g.dtype == torch.float32 for g in gradients):
+        return torch.nn.utils.get_total_norm(gradients)
+    pieces = [piece for g in gradients for piece in g.reshape(-1).split(CHUNK)]
+    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(piece, dtype=torch.float32) for piece in pieces]))
 
 
 def build_optimizer(policy: Policy, config: OptimizerConfig, steps: int, seed: int = 0) -> Optimizer:
