@@ -22,6 +22,7 @@ READ_FILE, READ_DIR, EXECUTE, WRITE_FILE = 1 << 2, 1 << 3, 1 << 0, 1 << 1
 WRITE_ALL = WRITE_FILE | sum(1 << bit for bit in range(4, 15))
 """Every Landlock right that changes files up to ABI 3: write, remove, make, refer, truncate."""
 
+_CAP_HEADER = struct.pack("=Ii", 0x20080522, 0)
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
@@ -39,17 +40,16 @@ def prctl(option: int, value: int = 0) -> int:
 
 def set_caps(mask: int) -> None:
     """Permitted and effective capabilities become `mask`, inheritable ones none."""
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    data = (ctypes.c_uint32 * 6)(mask & 0xFFFFFFFF, mask & 0xFFFFFFFF, 0, mask >> 32, mask >> 32, 0)
-    _check(_libc.capset(header, data), "capset")
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    _check(_libc.capset(_CAP_HEADER, struct.pack("=6I", low, low, 0, high, high, 0)), "capset")
 
 
 def caps() -> int:
     """Effective capabilities of this process."""
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    data = (ctypes.c_uint32 * 6)()
-    _check(_libc.capget(header, data), "capget")
-    return data[0] | data[3] << 32
+    data = ctypes.create_string_buffer(24)
+    _check(_libc.capget(_CAP_HEADER, data), "capget")
+    low, *_, high, _, _ = struct.unpack("=6I", data.raw)
+    return int(low | high << 32)
 
 
 def unshare(flags: int) -> None:

@@ -77,12 +77,16 @@ def enter(room: str, build: Callable[[str], None]) -> int:
     return uid
 
 
-def stdlib_rules(here: str) -> list[tuple[str, int]]:
-    """Landlock: read the standard library entry by entry, without the folders other packages live in; list where one stands."""
-    rules = [(here, kernel.READ_DIR)]
+def stdlib_rules(here: str, hidden: bool) -> list[tuple[str, int]]:
+    """Landlock: read the standard library, list the folder one stands in. Where the mount namespace does not hide the packages
+    installed in it, entry by entry without them: every rule is copied for every child."""
+    rules, reading = [(here, kernel.READ_DIR)], kernel.READ_FILE | kernel.READ_DIR
     for path in libraries():
+        if hidden:
+            rules.append((path, reading))
+            continue
         rules.append((path, kernel.READ_DIR))
-        rules += [(entry.path, kernel.READ_FILE | kernel.READ_DIR) for entry in os.scandir(path)
+        rules += [(entry.path, reading) for entry in os.scandir(path)
                   if entry.name not in _HIDDEN and (entry.is_dir() or entry.name.endswith((".py", ".so", ".pyc")))]
     return rules
 

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ JOBS_A_RUNNER = 12
 """A batch smaller than this many jobs a runner starts fewer runners."""
 MAX_RESTARTS = 3
 _START_SECONDS = 20.0
+_LOOK_SECONDS = 0.01
+"""Between two looks at the pipes of children that run: a pipe holds 64 KiB, so a flood is slowed to 6 MiB a second at least."""
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
@@ -222,10 +225,10 @@ class Runners:
         outcomes: list[Outcome | None] = [None] * len(jobs)
         queue = deque(range(len(jobs)))
         heard: list[dict[int, Outcome]] = []
-        restarts = 0
+        restarts, looked = 0, time.monotonic()
         wanted = min(self.config.workers, -(-len(jobs) // JOBS_A_RUNNER)) or 1
         started = [self._launch() for _ in range(wanted - len(self._runners))]
-        self._runners += [self._greet(process, control) for process, control in started]
+        self._runners += [self._greet(*each) for each in started]
         for runner in self._runners:
             runner.waiting, runner.canaries = deque(enumerate(canaries)), {}
             heard.append(runner.canaries)
@@ -247,14 +250,21 @@ class Runners:
                 heard.append(fresh.canaries)
                 self._runners.append(fresh)
                 continue
-            for key, _ in self._selector.select(timeout=1.0):
-                self._hear(key.data, key.fd, outcomes, slots)
+            # A pipe is read when its child has ended, and now and then before: waking for every frame costs more than the frame.
+            for key, _ in self._selector.select(timeout=_LOOK_SECONDS):
+                self._hear(key.data, outcomes, slots)
+            if (now := time.monotonic()) - looked > _LOOK_SECONDS:
+                looked = now
+                for runner in self._runners:
+                    for row in runner.running.values():
+                        self._drain(runner, row)
         lost = Outcome(End.INFRA, "the runner kept dying")
         return [o or lost for o in outcomes], heard
 
     # one runner's life
 
-    def _launch(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    def _launch(self) -> tuple[subprocess.Popen[bytes], socket.socket, bool]:
+        """A process, the line to it, and whether it was asked for namespaces."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         here, python = Path(__file__).parent, getattr(sys, "_base_executable", None) or sys.executable
         # -s -S -P is -I but for one variable: a fixed hash seed, so that the order of a set is the same in every run
@@ -265,18 +275,19 @@ class Runners:
         theirs.close()
         profile = Profile.NO_FILES if self.mode is JailMode.NO_FILES else Profile.SINGLE
         allowed = b"" if "seccomp" in self.without else program(os.uname().machine, profile)
-        ours.send(json.dumps({"room": self._folder.name, "filter": allowed.hex(), "namespaces": not self._no_namespaces,
+        apart = not self._no_namespaces
+        ours.send(json.dumps({"room": self._folder.name, "filter": allowed.hex(), "namespaces": apart,
                               "landlock": "landlock" not in self.without}).encode())
-        return process, ours
+        return process, ours, apart
 
-    def _greet(self, process: subprocess.Popen[bytes], control: socket.socket) -> _Runner:
+    def _greet(self, process: subprocess.Popen[bytes], control: socket.socket, apart: bool) -> _Runner:
         """Hear what the zygote could put up and prove. Where namespaces are refused it starts again without them."""
         control.settimeout(_START_SECONDS)
         try:
             hello = control.recv(1 << 16)
         except OSError:
             hello = b""
-        if hello[:1] == b"F" and not self._no_namespaces:
+        if hello[:1] == b"F" and apart:
             process.wait()
             control.close()
             self._no_namespaces = hello[1:].decode("utf-8", "replace") or "refused"
@@ -320,7 +331,6 @@ class Runners:
                 os.close(memory)
                 os.close(write)
             runner.running[self._next] = _Running(self._next, job, canary, read)
-            self._selector.register(read, selectors.EVENT_READ, runner)
             if canary < 0:
                 slots[self._next] = queue.popleft()
         return True
@@ -328,13 +338,8 @@ class Runners:
     def _cpu(self, job: Job) -> float:
         return job.cpu_seconds or self.config.cpu_seconds
 
-    def _hear(self, runner: _Runner, fd: int, outcomes: list[Outcome | None], slots: dict[int, int]) -> None:
+    def _hear(self, runner: _Runner, outcomes: list[Outcome | None], slots: dict[int, int]) -> None:
         if runner not in self._runners:
-            return
-        if fd != runner.control.fileno():
-            for row in runner.running.values():
-                if row.pipe == fd:
-                    self._drain(runner, row)
             return
         try:
             message = runner.control.recv(DONE.size)
@@ -358,22 +363,15 @@ class Runners:
 
     def _drain(self, runner: _Runner, row: _Running, last: bool = False) -> None:
         """Read what a child has written; past its limit ask for its death and read no more."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             while len(row.data) <= row.job.output_limit and (chunk := os.read(row.pipe, 1 << 16)):
                 row.data += chunk
-            at_end = True
-        except BlockingIOError:
-            at_end = False
         if len(row.data) > row.job.output_limit and not row.killed:
             row.killed = True
             if not last:
                 with contextlib.suppress(OSError):  # a dead runner is noticed by its closed socket
                     runner.control.send(ORDER.pack(KILL, row.number, 0.0, 0.0, 0))
-        if at_end and row.pipe in self._selector.get_map():
-            self._selector.unregister(row.pipe)
         if last:
-            if row.pipe in self._selector.get_map():
-                self._selector.unregister(row.pipe)
             os.close(row.pipe)
 
     def _lost(self, runner: _Runner, outcomes: list[Outcome | None], slots: dict[int, int]) -> None:
@@ -387,8 +385,6 @@ class Runners:
 
     def _drop(self, runner: _Runner) -> None:
         for row in runner.running.values():
-            if row.pipe in self._selector.get_map():
-                self._selector.unregister(row.pipe)
             os.close(row.pipe)
         runner.running.clear()
         self._selector.unregister(runner.control.fileno())

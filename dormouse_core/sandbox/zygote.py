@@ -68,7 +68,7 @@ def put_up(order: dict[str, Any]) -> "tuple[child.Jail, dict[str, Any]]":
         seen.close()
         canary, here, jail.pidns = "/canary", "/empty", True
     try:
-        jail.landlock = kernel.Landlock(namespaces.stdlib_rules(here)) if order["landlock"] else None
+        jail.landlock = kernel.Landlock(namespaces.stdlib_rules(here, jail.pidns)) if order["landlock"] else None
         told["abi"] = jail.landlock.abi if jail.landlock else 0
     except OSError as error:
         told["missing"]["landlock"] = str(error)
@@ -77,6 +77,7 @@ def put_up(order: dict[str, Any]) -> "tuple[child.Jail, dict[str, Any]]":
         jail.keep_caps = kernel.caps()
     jail.parent = os.getpid()
     kernel.prctl(kernel.DUMPABLE, 0)
+    kernel.prctl(kernel.NO_NEW_PRIVS, 1)
     own = os.pidfd_open(os.getpid())
     told["proven"] |= probes.prove(jail, canary, lambda: namespaces.fork_apart(jail, own))
     os.close(own)
@@ -169,7 +170,7 @@ def main() -> None:
     for name in PRELOAD:
         __import__(name)
     sys.argv[:] = [""]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a session of its own: no terminal reaches it
     order = json.loads(control.recv(1 << 16))
     if "argv" in order:
         importlib.import_module("dormouse_core.sandbox.multi_child").main(control, order)
@@ -180,6 +181,7 @@ def main() -> None:
         control.send(b"F" + str(error).encode())
         return
     os.environ.clear()
+    room.child.warm_up()
     forget_packages()
     gc.collect()
     gc.freeze()

@@ -51,7 +51,7 @@ HOSTILE: dict[str, Hostile] = {
     "generator": inside("return (i for i in (a, b))", V.FAIL, "exec.wire"),
     "endless_generator_in_a_list": inside("import itertools\nreturn list(itertools.count()) if a == 2 else 0", V.FAIL, "exec.rlimit_as"),
     "self_reference": inside("x = []\nx.append(x)\nreturn x", V.FAIL, "exec.wire"),
-    "deep_return": inside("x = []\nfor _ in range(100000): x = [x]\nreturn x", V.FAIL, "exec.wire"),
+    "deep_return": inside("x = []\nfor _ in range(5000): x = [x]\nreturn x", V.FAIL, "exec.wire"),
     "huge_int": inside("return 1 << (1 << 24)", V.FAIL, "exec.wire"),
     "int_past_the_print_limit": inside("return 10 ** 5000", V.FAIL, "exec.compare"),
     # frames
@@ -111,7 +111,7 @@ HOSTILE: dict[str, Hostile] = {
     "sleep": inside("import time\ntime.sleep(60)", V.TIMEOUT, "exec.wall_backstop"),
     "stop_self": inside("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", V.VIOLATION, "exec.permission"),
     "memory_bomb": inside("return bytearray(1 << 34)", V.FAIL, "exec.rlimit_as"),
-    "memory_bomb_in_pieces": inside("x = []\nwhile True: x.append(bytearray(1 << 20))", V.FAIL, "exec.rlimit_as"),
+    "memory_bomb_in_pieces": inside("x = []\nwhile a == 2: x.append(bytearray(1 << 20))\nreturn x", V.FAIL, "exec.rlimit_as"),
     "constant_folding_bomb": Hostile("def f(a, b): return ((0,) * 200) * 10 ** 9\n", V.FAIL, "exec.rlimit_as"),
     "fork": inside("import os\nos.fork()\nreturn None", V.VIOLATION, "exec.permission"),
     "fork_bomb": Hostile("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n", V.TIMEOUT, "exec.rlimit_cpu"),

@@ -1,6 +1,9 @@
-"""No hostile program passes, each gets the class and the decider that fit it, and nothing of it stays behind."""
+"""No hostile program passes, each gets the class and the decider that fit it, nothing around the jail is touched, nothing stays."""
 
+import json
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -10,34 +13,32 @@ from pathlib import Path
 import pytest
 
 from dormouse_core.config.stages import VerifyConfig
-from dormouse_core.envs.environment import StopReason
 from dormouse_core.ledger import Ledger
 from dormouse_core.sandbox.runner import Runners
-from dormouse_core.tasks.task import Pool, Split, Task, Use, VerifierKind
-from dormouse_core.verifiers.attempt import Attempt
 from dormouse_core.verifiers.judge import judge
 from dormouse_core.verifiers.verdict import Verdict, VerdictClass
-from tests.adversarial.hostile import HOSTILE
+from tests.adversarial.configurations import CONFIGURATIONS, NEED_ROOT
+from tests.adversarial.escapes import escapes, surroundings
+from tests.adversarial.hostile import HOSTILE, Hostile
+from tests.adversarial.made import RIGHT, attempt
 
 CONFIG = VerifyConfig(cpu_seconds=0.4, wall_seconds=8, memory_mib=64, workers=2)
-ADD = Task(pool=Pool.CODE, family="add", prompt=b"", environment="answer", verifier=VerifierKind.EXEC, split=Split.TRAIN, use=Use.TRAIN,
-           trusted={"entry_point": "f", "cases": [{"args": repr((i, i * i + 1)), "expected": repr(i + i * i + 1)} for i in range(2, 10)]})
-RIGHT = "def f(a, b):\n    return a + b\n"
 
 
-def attempt(source: str, name: str = "t", task: Task = ADD) -> Attempt:
-    return Attempt(name, task, (source.encode(),), StopReason.SUBMITTED)
+def verdicts_of(programs: dict[str, Hostile]) -> dict[str, Verdict]:
+    """Every hostile program in one batch, an honest one between any two."""
+    ledger = Ledger()
+    honest = [attempt(f"# {i}\n{RIGHT}", f"honest{i}") for i in range(len(programs))]
+    hostile = [attempt(h.source, name) for name, h in programs.items()]
+    batch = [a for pair in zip(hostile, honest, strict=True) for a in pair]
+    found = {v.trajectory_id: v for v in judge(batch, CONFIG, ledger)}
+    assert ledger.counts["exec.runner_restarts"] == 0
+    return found
 
 
 @pytest.fixture(scope="module")
 def verdicts() -> Iterator[dict[str, Verdict]]:
-    """Every hostile program in one batch, an honest one between any two."""
-    ledger = Ledger()
-    honest = [attempt(f"# {i}\n{RIGHT}", f"honest{i}") for i in range(len(HOSTILE))]
-    hostile = [attempt(h.source, name) for name, h in HOSTILE.items()]
-    batch = [a for pair in zip(hostile, honest, strict=True) for a in pair]
-    yield {v.trajectory_id: v for v in judge(batch, CONFIG, ledger)}
-    assert ledger.counts["exec.runner_restarts"] == 0
+    yield verdicts_of(HOSTILE)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -50,6 +51,49 @@ def test_hostile_program_gets_its_class_from_the_right_decider(name: str, verdic
 def test_honest_programs_between_hostile_ones_all_pass(verdicts: dict[str, Verdict]) -> None:
     wrong = {n: v.reason for n, v in verdicts.items() if n.startswith("honest") and v.verdict is not VerdictClass.PASS}
     assert not wrong
+
+
+def test_no_escape_reaches_anything_and_the_layer_that_must_stop_it_does() -> None:
+    with surroundings() as around:
+        programs = escapes(around)
+        found = verdicts_of(programs)
+        assert not around.harm()
+    odd = {n: (v.verdict.value, v.decided_by, v.reason) for n, v in found.items()
+           if n in programs and (v.verdict, v.decided_by) != (programs[n].verdict, programs[n].decided_by)}
+    jail = {v.isolation for v in found.values()}
+    assert not (odd if jail == {"jail"} else {n: v for n, v in odd.items() if v[0] == "pass"}), jail
+    assert not {n for n, v in found.items() if n.startswith("honest") and v.verdict is not VerdictClass.PASS}
+
+
+def test_harm_is_noticed() -> None:
+    """The watch over the surroundings is no rubber stamp."""
+    with surroundings() as around:
+        (around.folder / "canary").write_text("x")
+        (around.folder / "made").mkdir()
+        os.kill(around.victim, 9)
+        deadline = time.monotonic() + 5
+        while "the other process is Z" not in (harm := around.harm()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert harm == ["canary", "new file made", "the other process is Z"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_no_hostile_program_passes_in_any_configuration_of_the_layers(name: str) -> None:
+    if name in NEED_ROOT and os.getuid() != 0:
+        pytest.skip(f"{name}: only root can take the shape of another user")
+    done = subprocess.run([sys.executable, "-m", "tests.adversarial.configurations", name], capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout)
+    assert said["programs"] > 150 and not said["harm"] and not said["honest_wrong"] and said["restarts"] == 0
+    classes = {n: v[0] for n, v in said["verdicts"].items()}
+    assert not {n for n, c in classes.items() if c in ("pass", "verifier_error")} and len(classes) == said["programs"]
+    level = {"root": "jail", "user": "jail", "namespaces_only": "weakened"}.get(name, "jail_without_namespaces")
+    assert said["isolation"] == level and bool(said["lines"]) == (level != "jail")
+    if level == "jail":
+        odd = {n: v for n, v in said["verdicts"].items() if v[:2] != v[3:]}
+        assert not odd
 
 
 def test_nothing_is_left_of_a_batch_but_its_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
