@@ -14,6 +14,7 @@ import dagster as dg
 from dormouse_core.artifacts.code_version import code_version
 from dormouse_core.artifacts.provenance import Artifact, Kind
 from dormouse_core.config.run import RunConfig
+from dormouse_core.kernels.seen import report
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_pipeline import lineage
 from dormouse_pipeline.carried import Carried, carried_into
@@ -129,6 +130,7 @@ def run_stage(context: dg.AssetExecutionContext, stage: Stage, /, *inputs: Artif
     except DormouseError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
     seconds = time.perf_counter() - started
+    report(ledger)
     made = Made(artifact=artifact, store=workshop.store, ledger=ledger, config=settled)
     partition = context.partition_key if context.has_partition_key else None
     facts = facts_of(made, seconds)

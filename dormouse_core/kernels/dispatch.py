@@ -5,7 +5,7 @@ The Triton form is wanted for a CUDA tensor, and for a CPU tensor inside `reques
 A wanted kernel that cannot run (no triton, no device, out of shared memory, a shape it does not know) falls back to torch,
 loudly and counted. The first call of every specialisation is checked against torch on its own arguments; where they
 disagree the kernel is out for the rest of the process.
-Not here: the operations (one a file beside this one), their kernels (gpu/, imported when first wanted).
+Not here: the operations (one a file beside this one), their kernels (gpu/, imported when first wanted), the counts (seen.py).
 """
 
 import importlib
@@ -18,12 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dormouse_core.ledger import DormouseError, Ledger
+from dormouse_core.kernels.seen import SEEN
+from dormouse_core.ledger import DormouseError
 
 Results = tuple[Tensor, ...]
-
-SEEN = Ledger()
-"""What this process's dispatcher was asked and ran, as kernel.NAME, and its loud lines. `report` hands it to a stage's ledger."""
 
 _proven: set[tuple[Any, ...]] = set()
 _refused: set[tuple[Any, ...]] = set()
@@ -146,22 +144,6 @@ def _disagreement(op: Op, args: tuple[Any, ...], before: dict[int, Tensor], got:
     want = op.reference(*fresh)
     written, expected = tuple(args[i] for i in op.mutates), tuple(fresh[i] for i in op.mutates)
     return op.agree(got, want) or close(written, expected)
-
-
-def report(ledger: Ledger) -> None:
-    """Hand what was counted to a stage's ledger, and start again from nothing. On a CPU without a request nothing was asked."""
-    for name, asked in SEEN.asked.items():
-        ledger.ask(name, True, SEEN.ran[name])
-        ledger.ask(name, False, asked - SEEN.ran[name])
-    for line in SEEN.lines:
-        ledger.loud(line)
-    forget_counts()
-
-
-def forget_counts() -> None:
-    SEEN.asked.clear()
-    SEEN.ran.clear()
-    SEEN.lines.clear()
 
 
 def forget_proofs() -> None:

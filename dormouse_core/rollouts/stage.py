@@ -18,6 +18,7 @@ from dormouse_core.artifacts.store import Store
 from dormouse_core.config.base import Record
 from dormouse_core.config.run import RunConfig
 from dormouse_core.config.stages import RolloutConfig
+from dormouse_core.kernels.seen import report
 from dormouse_core.ledger import Ledger
 from dormouse_core.policy.model import Policy, load_policy
 from dormouse_core.rollouts.engine import roll
@@ -171,6 +172,7 @@ def roll_shard(policy: Policy, shard: _Shard) -> Generator[list[Trajectory], Non
     started = time.perf_counter()
     record = write_shard(shard.root, shard.head, trajectories, ledger.counters())
     ledger.seconds["rollouts.write"] += time.perf_counter() - started
+    report(ledger)
     return _Rolled(record, dict(ledger.seconds), dict(ledger.asked), dict(ledger.ran), ledger.lines)
 
 

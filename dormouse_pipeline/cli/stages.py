@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dormouse_core.artifacts.provenance import Artifact
 from dormouse_core.config.run import RunConfig
+from dormouse_core.kernels.seen import report
 from dormouse_core.ledger import Ledger
 from dormouse_pipeline.cli.progress import Reporter
 from dormouse_pipeline.locking import hold_store
@@ -55,6 +56,7 @@ def call(store: "Store", label: str, stage: Callable[..., Artifact], config: Run
             keywords["pool"] = crew.pool(config)
         started = time.perf_counter()
         artifact = stage(config, *inputs, store=store, ledger=ledger, **keywords)
+        report(ledger)
         seconds = time.perf_counter() - started
         copied = store.export(artifact, out) if out else None
     return Done(artifact, store, ledger, seconds, copied)

@@ -18,6 +18,10 @@ MAX_RANK = 128
 """Widest rank whose rows are kept in registers."""
 WIDE = 64
 """Columns of the model's or the expert's width a program takes at once."""
+WIDE_FACTORS = 32
+"""The same where a program holds two factors and both their gradients: at 64 the compiler spilled them (rank 64, sm_80)."""
+WARPS = 8
+"""With four, the compiler ran out of registers at rank 64."""
 
 
 @triton.jit
@@ -162,15 +166,15 @@ def _tiles(n: int, n_experts: int) -> int:
 def _sizes(rank: int, like: Tensor) -> dict[str, object]:
     if rank > MAX_RANK:
         raise NotImplementedError(f"experts of rank {rank}: the kernel keeps at most {MAX_RANK} in registers")
-    return {"R": rank, "BR": padded(rank), "BA": TILE, "ACC": accumulator(like)}
+    return {"R": rank, "BR": padded(rank), "BA": TILE, "ACC": accumulator(like), "num_warps": WARPS}
 
 
 def _wide(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def _block_of(width: int) -> int:
-    return min(WIDE, padded(width))
+def _block_of(width: int, most: int = WIDE) -> int:
+    return min(most, padded(width))
 
 
 def grouped_in(x_ND: Tensor, row_A: Tensor, w_EDR: Tensor, start_E: Tensor, tiles_E: Tensor) -> tuple[Tensor]:
@@ -221,5 +225,6 @@ def inner_backward(
     if n:
         _inner_rows[(_tiles(n, n_experts),)](
             *args, start_E, tiles_E, d_code, E=n_experts, F=f, BE=padded(n_experts, 1), BF=_block_of(f), **sizes)
-    _inner_factors[(n_experts, triton.cdiv(f, _block_of(f)))](*args, start_E, d_v, d_u, F=f, BF=_block_of(f), **sizes)
+    block = _block_of(f, WIDE_FACTORS)
+    _inner_factors[(n_experts, triton.cdiv(f, block))](*args, start_E, d_v, d_u, F=f, BF=block, **sizes)
     return d_code, d_v, d_u

@@ -165,7 +165,8 @@ def _sizes(k: Tensor, v: Tensor, dtype_of: Tensor) -> dict[str, object]:
     if max(width, values) > MAX_WIDTH:
         raise NotImplementedError(f"heads of width {max(width, values)}: the kernel keeps at most {MAX_WIDTH} x {MAX_WIDTH} in registers")
     blocks = {"BC": padded(chunk), "BK": padded(width), "BV": padded(values)}
-    return {"C": chunk, "K": width, "V": values, **blocks, "ACC": accumulator(dtype_of)}
+    warps = 8 if max(width, values) > 32 else 4  # with four, the compiler ran out of registers at width 64
+    return {"C": chunk, "K": width, "V": values, **blocks, "ACC": accumulator(dtype_of), "num_warps": warps}
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, rate: float) -> tuple[Tensor, Tensor]:

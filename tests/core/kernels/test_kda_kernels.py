@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dormouse_core.kernels import dispatch
 from dormouse_core.kernels.kda import kda_chunked, kda_step
+from dormouse_core.kernels.seen import SEEN, forget
 from tests.core.kernels.conftest import Kernels
 from tests.core.kernels.test_kda import draw, flas_naive_module
 
@@ -121,12 +122,12 @@ def test_step_kernel_reads_arguments_laid_out_otherwise(kernels: Kernels) -> Non
 
 def test_a_head_too_wide_for_registers_is_a_counted_fallback_with_the_right_result() -> None:
     inputs = draw(1, 2, 160, seed=6)
-    dispatch.forget_counts()
+    forget()
     with dispatch.requested():
         out, _ = kda_chunked(*(in_chunks(x, 2) for x in inputs[:5]), inputs[5])
     torch.testing.assert_close(out[0], taped(*inputs)[0], atol=1e-5, rtol=1e-5)
-    assert dispatch.SEEN.arms() == {"kernel.kda_chunked": "0/1"} and "160" in dispatch.SEEN.lines[0]
-    dispatch.forget_counts()
+    assert SEEN.arms() == {"kernel.kda_chunked": "0/1"} and "160" in SEEN.lines[0]
+    forget()
 
 
 def test_bf16_inputs_keep_an_fp32_state(kernels: Kernels) -> None:
