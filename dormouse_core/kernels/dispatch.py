@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dormouse_core.kernels.seen import SEEN
+from dormouse_core.kernels.seen import SEEN as SEEN
+from dormouse_core.kernels.seen import forget_counts as forget_counts
 from dormouse_core.ledger import DormouseError
 
 Results = tuple[Tensor, ...]

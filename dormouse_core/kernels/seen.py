@@ -13,10 +13,10 @@ def report(ledger: Ledger) -> None:
         ledger.ask(name, False, asked - SEEN.ran[name])
     for line in SEEN.lines:
         ledger.loud(line)
-    forget()
+    forget_counts()
 
 
-def forget() -> None:
+def forget_counts() -> None:
     SEEN.asked.clear()
     SEEN.ran.clear()
     SEEN.lines.clear()

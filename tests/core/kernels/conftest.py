@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dormouse_core.kernels import dispatch
-from dormouse_core.kernels.seen import SEEN, forget
+from dormouse_core.kernels.seen import SEEN, forget_counts
 
 ON_GPU = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
 if not ON_GPU:
@@ -43,9 +43,9 @@ class Kernels:
 def kernels() -> Iterator[Kernels]:
     """Afterwards everything asked must have run: a fallback would compare the reference with itself."""
     pytest.importorskip("triton", reason="triton is not installed: the kernels did not run (pip install -e '.[dev]')")
-    forget()
+    forget_counts()
     dispatch.forget_proofs()
     yield Kernels("cuda" if ON_GPU else "cpu")
     assert SEEN.asked, "no kernel was asked for"
     assert SEEN.ran == SEEN.asked, SEEN.lines
-    forget()
+    forget_counts()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dormouse_core.kernels import dispatch, engram
 from dormouse_core.kernels.dispatch import Op, Results, close, requested, run
-from dormouse_core.kernels.seen import SEEN, forget, report
+from dormouse_core.kernels.seen import SEEN, forget_counts, report
 from dormouse_core.ledger import DormouseError, Ledger
 from tests.core.kernels.conftest import ON_GPU
 
@@ -35,10 +35,10 @@ IN_PLACE = Op("double_", "none.none", _double_in_place, mutates=(0,))
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    forget()
+    forget_counts()
     dispatch.forget_proofs()
     yield
-    forget()
+    forget_counts()
     dispatch.forget_proofs()
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dormouse_core.kernels import dispatch
 from dormouse_core.kernels.kda import kda_chunked, kda_step
-from dormouse_core.kernels.seen import SEEN, forget
+from dormouse_core.kernels.seen import SEEN, forget_counts
 from tests.core.kernels.conftest import Kernels
 from tests.core.kernels.test_kda import draw, flas_naive_module
 
@@ -122,12 +122,12 @@ def test_step_kernel_reads_arguments_laid_out_otherwise(kernels: Kernels) -> Non
 
 def test_a_head_too_wide_for_registers_is_a_counted_fallback_with_the_right_result() -> None:
     inputs = draw(1, 2, 160, seed=6)
-    forget()
+    forget_counts()
     with dispatch.requested():
         out, _ = kda_chunked(*(in_chunks(x, 2) for x in inputs[:5]), inputs[5])
     torch.testing.assert_close(out[0], taped(*inputs)[0], atol=1e-5, rtol=1e-5)
     assert SEEN.arms() == {"kernel.kda_chunked": "0/1"} and "160" in SEEN.lines[0]
-    forget()
+    forget_counts()
 
 
 def test_bf16_inputs_keep_an_fp32_state(kernels: Kernels) -> None:
