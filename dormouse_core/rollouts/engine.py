@@ -20,6 +20,7 @@ from dormouse_core.envs.environment import Environment
 from dormouse_core.envs.registry import environment
 from dormouse_core.ledger import Ledger
 from dormouse_core.policy.heads import action_log_probs
+from dormouse_core.policy.invariance import retest
 from dormouse_core.policy.model import Policy
 from dormouse_core.policy.state import MIN_ROWS
 from dormouse_core.rollouts import depth
@@ -73,6 +74,8 @@ class Engine:
         training = self.policy.training
         self.policy.eval()
         try:
+            if self.queue:
+                retest(self.policy, self.most, self.ledger)
             while self.queue or self.lanes.busy:
                 with torch.no_grad():
                     done = self._admit() + self._tick()

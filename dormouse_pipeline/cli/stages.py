@@ -28,17 +28,21 @@ class Done:
     ledger: Ledger
     seconds: float
     out: Path | None
+    threads: int
+    workers: int
 
     def as_json(self) -> dict[str, Any]:
         return {"kind": str(self.artifact.kind), "identity": self.artifact.identity, "path": str(self.store.path(self.artifact)),
-                "out": str(self.out) if self.out else None, "seconds": round(self.seconds, 3),
+                "out": str(self.out) if self.out else None, "seconds": round(self.seconds, 3), "threads": self.threads,
+                "workers": self.workers,
                 "counters": self.artifact.provenance.counters, "arms": self.ledger.arms(), "said": self.ledger.lines}
 
     def lines(self) -> list[str]:
         """What every stage ends with."""
         arms = [f"ran/asked   {name}: {ran}" for name, ran in self.ledger.arms().items() if _fell_short(ran)]
         copy = [f"copied to   {self.out}"] if self.out else []
-        return [*arms, f"wrote       {self.store.path(self.artifact)}  ({self.artifact.kind} {self.artifact.identity[:16]}, "
+        ran = f"ran on      {self.workers} worker(s) of {self.threads} thread(s)  (roll.workers, runtime.threads)"
+        return [*arms, ran, f"wrote       {self.store.path(self.artifact)}  ({self.artifact.kind} {self.artifact.identity[:16]}, "
                        f"{self.seconds:.1f} s)", *copy]
 
 
@@ -59,4 +63,4 @@ def call(store: "Store", label: str, stage: Callable[..., Artifact], config: Run
         report(ledger)
         seconds = time.perf_counter() - started
         copied = store.export(artifact, out) if out else None
-    return Done(artifact, store, ledger, seconds, copied)
+    return Done(artifact, store, ledger, seconds, copied, config.runtime.threads, config.roll.workers)

@@ -1,5 +1,8 @@
 """Preset sizes, counted from the module a preset builds."""
 
+import tomllib
+from importlib.resources import files
+
 import pytest
 
 from dormouse_core.config.resolve import packaged_presets, resolve
@@ -34,3 +37,11 @@ def test_the_suites_a_preset_names_are_packaged(preset: str) -> None:
 def test_a_training_window_fits_the_policy(preset: str) -> None:
     config = resolve(preset)
     assert config.train.seq_len <= config.policy.max_seq_len
+
+
+@pytest.mark.parametrize("preset", packaged_presets())
+def test_a_preset_fixes_threads_and_workers_itself_and_a_user_may_override_them(preset: str) -> None:
+    written = tomllib.loads((files("dormouse_core.config") / "presets" / f"{preset}.toml").read_text())
+    assert {"threads"} <= written["runtime"].keys() and {"workers"} <= written["roll"].keys()
+    config = resolve(preset, ["runtime.threads=3", "roll.workers=5"])
+    assert (config.runtime.threads, config.roll.workers) == (3, 5)
