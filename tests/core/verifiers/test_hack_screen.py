@@ -13,7 +13,7 @@ from dormouse_core.verifiers.hack_screen_words import RECORDED, SCREENING, Label
 from dormouse_core.verifiers.verdict import Verdict, VerdictClass
 from tests.core.learning.made import step, trajectory, verdict
 
-CONFIG = VerifyConfig()
+CONFIG = VerifyConfig(hack_screen=HackScreenConfig(enabled=True))
 V = VerdictClass
 
 
