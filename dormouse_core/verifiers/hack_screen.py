@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol
 
 from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.encoding import unescape
-from dormouse_core.ledger import Ledger
+from dormouse_core.envs.registry import environment
+from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.tasks.task import Task, VerifierKind
 from dormouse_core.verifiers.hack_screen_contrast import Features, features, outliers
 from dormouse_core.verifiers.hack_screen_static import static_labels, take_apart
@@ -104,6 +105,9 @@ def read_program(task: Task, action: bytes) -> Reading:
     if source is None:
         return Reading(frozenset(), None)
     labels = static_labels(source, visible_examples(task))
+    given = str(task.start.get("source", "")) if task.environment != "answer" else ""
+    if given and given != text:  # a program to repair may come with habits of its own
+        labels -= static_labels(kept) if (kept := take_apart("", given, "", source.entry_point)) is not None else frozenset()
     return Reading(frozenset(label.value for label in labels), features(source.tree, list(source.own()), action, task.prompt))
 
 
@@ -114,10 +118,16 @@ def earned(verdict: Verdict) -> bool:
 
 def _program(trajectory: Judged, task: Task) -> tuple[str, bytes] | None:
     """(task, program text) of a trajectory whose verdict rests on a program; None for any other."""
-    written = [s for s in trajectory.steps if s.ended]
-    if task.verifier is not VerifierKind.EXEC or not written:
+    actions = tuple(unescape(s.action_bytes) for s in trajectory.steps if s.ended)
+    if task.verifier is not VerifierKind.EXEC or not actions:
         return None
-    return task.id, unescape(written[-1].action_bytes)
+    if task.environment == "answer":
+        return task.id, actions[-1]
+    try:
+        program = environment(task.environment).leaves(task, actions)
+    except (DormouseError, KeyError, TypeError, ValueError, AttributeError):
+        return None  # a task that cannot be started has no verdict either
+    return None if program is None else (task.id, program)
 
 
 def _contrast(members: Sequence[int], rows: Sequence[tuple[str, bytes] | None], verdicts: Sequence[Verdict],

@@ -26,14 +26,14 @@ class Pair(NamedTuple):
 
 
 def hardcoded(tree: ast.Module, entry_point: str, examples: Sequence[Example]) -> bool:
-    """True where the program answers at least two shown examples (or the only one), a telling one among them, from literals, or the
-    entry function is a table of at least TABLE rows that computes nothing."""
+    """True where the program answers from literals every shown example (at least two), or two of them or the only one with a telling
+    one among them; or where the entry function is a table of at least TABLE rows that computes nothing."""
     entry = next((n for n in reversed(tree.body) if isinstance(n, ast.FunctionDef) and n.name == entry_point), None)
     if entry is None:
         return False
     pairs = list(_pairs(tree, entry))
     shown = [e for e in examples if any(_same(e, pair) for pair in pairs)]
-    if any(_telling(e) for e in shown) and (len(shown) >= 2 or len(examples) == 1):
+    if len(shown) == len(examples) >= 2 or (any(_telling(e) for e in shown) and (len(shown) >= 2 or len(examples) == 1)):
         return True
     asked = [p for p in pairs if p.asked]
     return len(asked) >= TABLE and len({repr(p.value) for p in asked}) >= 2 and not _computes(entry)
