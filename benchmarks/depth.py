@@ -1,8 +1,9 @@
 """Depth arms side by side: the same text, bytes and seeds under each, against the loop at fixed depths.
 
-    python -m benchmarks.depth [--seeds 3] [--first-seed 1] [--steps 120] [--iterations 4] [--set policy.depth.price=0.02 ...]
+    python -m benchmarks.depth [--preset nano] [--seeds 3] [--first-seed 1] [--steps 60] [--iterations 4] [--arms fixed,skip]
+                                [--set train.batch=16 ...]
 
-nano's shape with --iterations, pre-trained on the standard library. Columns: held-out bits a byte; iterations a held-out byte ran
+The preset's shape with --iterations, pre-trained on the standard library. Columns: held-out bits a byte; iterations a held-out byte ran
 (a part run counts as that part); share of bytes read out from each iteration; CPU-seconds of training; decoded bytes a CPU-second
 in 128 lanes. The last table is the difference to the fixed loop of --iterations, seed by seed, with the range of the fixed loop's
 own seeds: a difference inside it is a tie.
@@ -29,7 +30,7 @@ CONTROL = "fixed"
 
 def arms(iterations: int) -> dict[str, list[str]]:
     """Name -> settings."""
-    return {CONTROL: [], "fixed, half": [f"policy.max_iter={max(iterations // 2, 1)}"], "fixed, one": ["policy.max_iter=1"],
+    return {CONTROL: [], "fixed-half": [f"policy.max_iter={max(iterations // 2, 1)}"], "fixed-one": ["policy.max_iter=1"],
             "random": ["policy.depth=random"], "mor": ["policy.depth=mor", f"policy.depth.slots={iterations // 2}"],
             "skip": ["policy.depth=skip"], "q_stop": ["policy.depth=q_stop"], "ponder": ["policy.depth=ponder"]}
 
@@ -59,9 +60,10 @@ def row(name: str, policy: Policy, config: RunConfig, text: Corpus, seconds: flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="nano")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--iterations", type=int, default=4)
     parser.add_argument("--arms", default="", help="only these, comma separated")
     parser.add_argument("--set", action="append", default=[], dest="sets")
@@ -74,7 +76,7 @@ def main() -> None:
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for name, sets in chosen.items():
             base = [f"policy.max_iter={options.iterations}", f"train.steps={options.steps}", f"runtime.seed={seed}"]
-            config = resolve("nano", [*base, *sets, *options.sets])
+            config = resolve(options.preset, [*base, *sets, *options.sets])
             policy, seconds = short_train.train(config, text)
             bits.setdefault(name, []).append(row(name, policy, config, text, seconds))
             if name == "random":

@@ -124,14 +124,12 @@ def announce(config: PolicyConfig, stage: str, ledger: Ledger) -> None:
 
 
 def count(config: PolicyConfig, stage: str, report: dict[str, float], ledger: Ledger) -> None:
-    """Count what an update's report says of the arm: iterations asked and run (whole bytes' worth), and where bytes were read out.
-
-    Says once that the arm ran. Nothing where no arm reported.
+    """Say once that the arm is on, and count what an update's report holds of it: iterations asked and run (whole bytes' worth), and
+    where bytes were read out. Steps of reinforcement learning report nothing: rollouts count theirs where they are sampled.
     """
-    if "depth_bytes_sum" not in report:
-        return
     announce(config, stage, ledger)
-    tally(f"depth {config.depth.kind} iterations", f"{stage}.depth", report, config.max_iter, ledger)
+    if "depth_bytes_sum" in report:
+        tally(f"depth {config.depth.kind} iterations", f"{stage}.depth", report, config.max_iter, ledger)
 
 
 def tally(what: str, prefix: str, report: dict[str, float], iterations: int, ledger: Ledger) -> None:

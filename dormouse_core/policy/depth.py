@@ -173,7 +173,7 @@ class Course:
 def ramp(x: Tensor) -> Tensor:
     """clamp(x + 1/2, 0, 1), with the gradient of sigmoid(4 x): the same slope in the middle, and a closed gate can still open."""
     soft = sigmoid_rows(4 * x)
-    return (x + 0.5).clamp(0, 1) + (soft - soft.detach())
+    return (x + 0.5).clamp(0, 1).detach() + (soft - soft.detach())
 
 
 def slots(score_TN1: Tensor, k: int, width: float) -> Tensor:

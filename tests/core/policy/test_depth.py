@@ -77,7 +77,7 @@ def test_changing_byte_j_never_moves_a_logit_before_j_under_any_arm(arm: Depth) 
 @pytest.mark.parametrize("n_experts", [4, 24], ids=["narrow experts", "wide experts"])
 @each_arm
 def test_decoding_byte_by_byte_is_the_teacher_forced_forward_under_any_arm(arm: Depth, n_experts: int) -> None:
-    policy, ids_BL = armed(arm, n_experts=n_experts), some_bytes(40, 21)
+    policy, ids_BL = armed(arm, n_experts=n_experts), some_bytes(20, 18)
     with torch.no_grad():
         out = policy(ids_BL)
     logits_BLV, hidden_BLD, state = decode_all(policy, ids_BL)
@@ -95,15 +95,15 @@ def test_a_row_has_the_same_bits_in_any_batch_under_any_arm(arm: Depth) -> None:
     decoded = decode_all(policy, row_L[None])[0][0]
     with torch.no_grad():
         alone = policy(row_L[None])
-        for batch, length, at in ((2, 23, 1), (7, 33, 0), (33, 23, 32)):
+        for batch, length, at in ((2, 23, 1), (33, 27, 32)):
             crowd = some_bytes(batch, length, seed=batch)
             crowd[at, :23] = row_L
             assert torch.equal(policy(crowd).logits_BLV[at, :23], alone.logits_BLV[0]), (batch, length, at)
         assert torch.equal(policy(row_L[None, :3]).logits_BLV[0], alone.logits_BLV[0, :3])
-    for lanes, at in ((17, 16), (40, 39), (64, 5)):
-        crowd = some_bytes(lanes, 23, seed=lanes)
-        crowd[at] = row_L
-        assert torch.equal(decode_all(policy, crowd)[0][at], decoded), (lanes, at)
+    for lanes, at in ((17, 16), (64, 5)):
+        crowd = some_bytes(lanes, 10, seed=lanes)
+        crowd[at] = row_L[:10]
+        assert torch.equal(decode_all(policy, crowd)[0][at], decoded[:10]), (lanes, at)
 
 
 @each_arm
