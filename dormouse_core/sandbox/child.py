@@ -95,7 +95,8 @@ def warm_up() -> None:
     inputs = tuple(wire.encode((i, [float(i)], {"a": (True, None)})) for i in range(5))
     job = wire.encode(("f", b"def f(a, b, c):\n    return [a, b, c, {a}, str(a)]\n", inputs))
     for _ in range(20):
-        run(*wire.decode(job), lambda *_: None)  # type: ignore[misc]
+        entry, program, cases = wire.decode(job)  # type: ignore[misc]
+        run(entry, program, cases, lambda *_: None)  # type: ignore[has-type]
 
 
 def run(entry: str, program: bytes, inputs: tuple[bytes, ...], frame: Callable[..., None]) -> None:

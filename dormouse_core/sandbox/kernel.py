@@ -25,6 +25,8 @@ WRITE_ALL = WRITE_FILE | sum(1 << bit for bit in range(4, 15))
 _CAP_HEADER = struct.pack("=Ii", 0x20080522, 0)
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+for _name in ("capset", "prctl", "syscall", "unshare", "setns"):
+    getattr(_libc, _name)  # found once, here: a fork would look each up anew and touch seventy pages for it
 
 
 def _check(result: int, name: str) -> int:

@@ -94,11 +94,12 @@ def _ptrace() -> None:
     _libc.ptrace(0, 0, 0, 0)
 
 
-def seccomp(filter_program: bytes) -> str:
-    """Only the filter: no socket, no fork, no memfd; a call of the deadly kind ends the process with SIGSYS."""
+def seccomp(*stages: bytes) -> str:
+    """Only the filter, in its stages: no socket, no fork, no memfd; a call of the deadly kind ends the process with SIGSYS."""
     def put_up() -> None:
         kernel.prctl(kernel.NO_NEW_PRIVS, 1)
-        kernel.install_filter(filter_program)
+        for stage in stages:
+            kernel.install_filter(stage)
 
     acts = [Act(lambda: socket.socket(socket.AF_UNIX), errno.EPERM), Act(_fork_once, errno.EPERM),
             Act(lambda: os.memfd_create("probe"), errno.EPERM)]
@@ -171,14 +172,15 @@ def fork_limit(jail: child.Jail) -> str:
     return denied([Act(_fork_once, errno.EAGAIN)], lambda: child.limit(jail, 1.0, 64))
 
 
-def honest(jail: child.Jail) -> str:
+def honest(jail: child.Jail, base: bytes) -> str:
     """All layers together leave an honest program its standard library, and no_new_privs is on."""
     def run() -> int:
         child.restrict(jail)
         child.limit(jail, 2.0, 128)
         no_new_privs = kernel.prctl(kernel.GET_NO_NEW_PRIVS)
-        if jail.filter:
-            kernel.install_filter(jail.filter)
+        for stage in (base, jail.filter):
+            if stage:
+                kernel.install_filter(stage)
         for name in ("textwrap", "array"):
             __import__(name)
         return 0 if no_new_privs == 1 else 1
@@ -225,14 +227,15 @@ def namespaces(before: tuple[int, int, int], after: tuple[int, int, int], uid: i
     return told
 
 
-def prove(jail: child.Jail, canary: str, enter: Callable[[], int]) -> dict[str, str]:
-    """Layer -> '' proven, or what was seen instead; only layers that are up."""
+def prove(jail: child.Jail, base: bytes, canary: str, enter: Callable[[], int]) -> dict[str, str]:
+    """Layer -> '' proven, or what was seen instead; only layers that are up. base: the filter's first stage, which the zygote puts on
+    itself afterwards."""
     told = {"rlimits": limits(replace(jail, landlock=None, filter=b"")), "rlimit_nproc": fork_limit(jail), "no_caps": capabilities(jail)}
     if jail.filter:
-        told["seccomp"] = seccomp(jail.filter)
+        told["seccomp"] = seccomp(base, jail.filter)
     if jail.landlock:
         told["landlock"] = landlock(jail.landlock, canary, os.getpid())
     if jail.pidns:
         told["pidns"] = process_namespace(enter)
-    told["honest"] = honest(replace(jail, pidns=False, parent=os.getpid()))
+    told["honest"] = honest(replace(jail, pidns=False, parent=os.getpid()), base)
     return told

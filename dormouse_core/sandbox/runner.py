@@ -32,7 +32,7 @@ from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.sandbox import limits, wire
 from dormouse_core.sandbox.child import HEAD
 from dormouse_core.sandbox.limits import JailMode
-from dormouse_core.sandbox.seccomp import Profile, program
+from dormouse_core.sandbox.seccomp import Profile, stages
 from dormouse_core.sandbox.syscalls import ARCHES
 from dormouse_core.sandbox.zygote import DONE, KILL, ORDER, RUN
 
@@ -274,9 +274,9 @@ class Runners:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         theirs.close()
         profile = Profile.NO_FILES if self.mode is JailMode.NO_FILES else Profile.SINGLE
-        allowed = b"" if "seccomp" in self.without else program(os.uname().machine, profile)
+        filters = (b"", b"") if "seccomp" in self.without else stages(os.uname().machine, profile)
         apart = not self._no_namespaces
-        ours.send(json.dumps({"room": self._folder.name, "filter": allowed.hex(), "namespaces": apart,
+        ours.send(json.dumps({"room": self._folder.name, "filters": [f.hex() for f in filters], "namespaces": apart,
                               "landlock": "landlock" not in self.without}).encode())
         return process, ours, apart
 

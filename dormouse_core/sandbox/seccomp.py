@@ -82,6 +82,10 @@ sched_get_priority_min sched_rr_get_interval sched_getattr prlimit64 setrlimit s
 set_tid_address set_robust_list get_robust_list rseq membarrier close_range msync mincore mlock munlock mlock2
 get_mempolicy shmget shmat shmctl shmdt semget semop semctl semtimedop
 """
+_ZYGOTE = """
+clone unshare setns pidfd_open sendto sendmsg recvmsg wait4 kill capset prctl prlimit64 landlock_restrict_self setsid close_range
+"""
+"""What a zygote needs beyond what its children may: to fork them, seal them, end them and report."""
 _WRITE_FLAGS = 0o3 | 0o100 | 0o1000 | 0o2000 | 0o20000000  # access mode, CREAT, TRUNC, APPEND, TMPFILE: the same on both
 _NEW_NAMESPACES = 0x7E020080
 _TTY_QUESTIONS = (0x5401, 0x5413)  # TCGETS, TIOCGWINSZ: ENOTTY is what a file answers
@@ -120,21 +124,34 @@ def _each(names: str, rule: Rule) -> dict[str, Rule]:
 @cache
 def program(machine: str, profile: Profile) -> bytes:
     """The filter as `struct sock_filter` records of 8 bytes. Raises KeyError for an unknown machine."""
+    return _assemble(machine, rules(profile), DENY)
+
+
+@cache
+def stages(machine: str, profile: Profile) -> tuple[bytes, bytes]:
+    """The same filter in two: one that the zygote lives under and its children inherit, and the short rest that each child adds. The
+    stricter answer counts, so both together are `program`. The kernel compiles a filter when it is installed; this way it
+    compiles forty instructions a candidate, not three hundred."""
+    chosen = rules(profile)
+    needed = _ZYGOTE.split()
+    return (_assemble(machine, chosen | dict.fromkeys(needed, ALLOW), DENY),
+            _assemble(machine, {name: chosen.get(name, DENY) for name in needed}, ALLOW))
+
+
+def _assemble(machine: str, chosen: Mapping[str, Rule], default: int) -> bytes:
     arch = ARCHES[machine]
-    ceiling = X32_BIT if machine == "x86_64" else 1 << 32
-    body = _tree(_ranges(arch, rules(profile)))
     head = [_op(_LD, _ARCH), _op(_JEQ, arch.audit, 1, 0), _op(_RET, KILL), _op(_LD, _NR)]
-    if ceiling == X32_BIT:
+    if machine == "x86_64":
         head += [_op(_JGE, X32_BIT, 0, 1), _op(_RET, KILL)]
-    return b"".join(head + body)
+    return b"".join(head + _tree(_ranges(arch, chosen, default)))
 
 
-def _ranges(arch: Arch, chosen: Mapping[str, Rule]) -> list[tuple[int, Rule]]:
-    """(first number, rule) of every run of numbers with one rule, from 0 up; the last run is open."""
+def _ranges(arch: Arch, chosen: Mapping[str, Rule], default: int) -> list[tuple[int, Rule]]:
+    """(first number, rule) of every run of numbers with one rule, from 0 up; the last run is open and gets the default."""
     by_number = {arch.number[name]: rule for name, rule in chosen.items() if name in arch.number}
     runs: list[tuple[int, Rule]] = []
     for number in range(max(arch.number.values()) + 2):
-        rule = by_number.get(number, DENY)
+        rule = by_number.get(number, default)
         if not runs or runs[-1][1] != rule:
             runs.append((number, rule))
     return runs

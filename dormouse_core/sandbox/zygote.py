@@ -55,7 +55,7 @@ def put_up(order: dict[str, Any]) -> "tuple[child.Jail, dict[str, Any]]":
 
     with open("/proc/self/statm", "rb") as statm:
         size = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    jail = child.Jail(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), size, filter=bytes.fromhex(order["filter"]))
+    jail = child.Jail(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), size, filter=bytes.fromhex(order["filters"][1]))
     told: dict[str, Any] = {"proven": {}, "missing": {}, "abi": 0, "root": "", "kept": 0}
     canary, here = f"{order['room']}/canary", f"{order['room']}/empty"
     if order["namespaces"]:
@@ -79,8 +79,11 @@ def put_up(order: dict[str, Any]) -> "tuple[child.Jail, dict[str, Any]]":
     kernel.prctl(kernel.DUMPABLE, 0)
     kernel.prctl(kernel.NO_NEW_PRIVS, 1)
     own = os.pidfd_open(os.getpid())
-    told["proven"] |= probes.prove(jail, canary, lambda: namespaces.fork_apart(jail, own))
+    base = bytes.fromhex(order["filters"][0])
+    told["proven"] |= probes.prove(jail, base, canary, lambda: namespaces.fork_apart(jail, own))
     os.close(own)
+    if base:
+        kernel.install_filter(base)
     return jail, told
 
 
