@@ -6,7 +6,7 @@
 One thread, one process. Ours and the peer's work alternate, and each number is the best of the repeats in CPU-seconds of the process
 (wall beside it), so a busy neighbour disturbs it least. The peer (benchmarks/peer.py) is a byte Llama of random weights with the same
 multiply-adds a byte, attention at the mean context included; the ratio at equal active parameters stands beside it. A bound is judged
-on each preset and each way to decode that is printed: HOLDS or FALLS SHORT.
+on each preset and each way to compute (policy.decode, policy.window) that is printed: HOLDS or FALLS SHORT.
 """
 
 import argparse
@@ -33,7 +33,8 @@ from dormouse_core.rollouts.sampling import draw, log_probs
 
 PROMPT, NEW = 32, 64
 BACKWARD = 3  # a forward and its backward do three times the products of a forward
-PARTS = ("sampling", "training", "fork", "peak", "length")
+PARTS = ("training", "peak", "fork", "sampling", "length")
+WAYS = ("torch", "native")
 
 
 @dataclass
@@ -126,8 +127,6 @@ class Bench:
         self.config = resolve(preset).policy
         self.counts = parameter_counts(self.config)
         self.batch_BL = some_bytes(8 if self.counts.total < 2_000_000 else 4, 256)
-        self.decode_cost: dict[str, Cost] = {}
-        self.train_cost = Cost()
         c = self.counts
         print(f"\npreset {preset}: {c.total:,} parameters, {c.active:,} active a byte, {c.madds_per_byte:,} multiply-adds a byte")
         print(f"  {'what; in brackets the same by wall':46s} {'ours':>23s} {'transformers':>23s} {'ratio':>8s} {'bound':>8s}")
@@ -143,7 +142,7 @@ class Bench:
         llama, small = peer.build(same), peer.build(active)
         for batch, bound in ((64, 3.0), (1, 8.0)):
             prompt_BL = some_bytes(batch, PROMPT)
-            ours = {how: self.policy(decode=how) for how in ("torch", "native")}
+            ours = {how: self.policy(decode=how) for how in WAYS}
             works: list[Callable[[], object]] = [lambda p=p, x=prompt_BL: sample(p, x, NEW) for p in ours.values()]
             works += [lambda m=m, x=prompt_BL: peer.generate(m, x, NEW) for m in (llama, small)]
             *mine, same_cost, active_cost = measure(works, self.repeats)
@@ -156,11 +155,17 @@ class Bench:
         size = peer.sized(self.config, madds=self.counts.madds_per_byte, context=ids_BL.shape[1] / 2)
         print(f"  peer: {size}; {ids_BL.shape[0]} x {ids_BL.shape[1]} bytes a step, optimizer included")
         for dtype, bound in (("float32", 1.25), ("bfloat16", None)):
-            policy, theirs = self.policy(dtype=dtype), peer.Trainer(peer.build(size, getattr(torch, dtype)))
-            optimizer = build_optimizer(policy, OptimizerConfig(), 1000)
-            mine, other = measure([lambda p=policy, o=optimizer: train_step(p, o, ids_BL), lambda t=theirs: t.step(ids_BL)],
-                                  self.repeats)
-            self.report.ratio(f"training, {dtype}, bytes/s", ids_BL.numel(), mine, other, bound)
+            theirs = peer.Trainer(peer.build(size, getattr(torch, dtype)))
+            works: list[Callable[[], object]] = [self.train_work(dtype=dtype, window=how) for how in WAYS]
+            *mine, other = measure([*works, lambda t=theirs: t.step(ids_BL)], self.repeats)
+            for how, cost in zip(WAYS, mine, strict=True):
+                self.report.ratio(f"training, {dtype}, window={how}, bytes/s", ids_BL.numel(), cost, other, bound)
+
+    def train_work(self, **changes: str) -> Callable[[], object]:
+        """A training step of a policy of its own."""
+        policy = self.policy(**changes)
+        optimizer = build_optimizer(policy, OptimizerConfig(), 1000)
+        return lambda: train_step(policy, optimizer, self.batch_BL)
 
     def fork(self) -> None:
         policy, prefix_BL = self.policy(decode="native"), some_bytes(1, 1024)
@@ -177,27 +182,26 @@ class Bench:
 
             def decoded() -> None:
                 fresh = policy.initial_state(1)
-                for j in range(1024):
+                for j in range(128):  # an eighth of the prefix
                     policy.decode(prefix_BL[:, j], fresh)
 
             copy, blob = measure([lambda: [copied() for _ in range(50)], lambda: [as_bytes() for _ in range(50)]], self.repeats)
             window, bytewise = measure([lambda: policy(prefix_BL), decoded], self.repeats)
-        cheapest = min(window.cpu, bytewise.cpu)
+        cheapest = min(window.cpu, 8 * bytewise.cpu)
         for what, cost in (("copy into the pool and back", copy), ("through bytes", blob)):
             share = cost.cpu / 50 / cheapest
             self.report.line(f"fork, {what}, ms", f"{cost.cpu / 50 * 1e3:.3f}", "", f"{share:.2%}", "<= 1 %", share <= 0.01)
-        self.report.line("   re-reading 1,024 bytes: one window, decoded; ms", f"{window.cpu * 1e3:.1f}, {bytewise.cpu * 1e3:.1f}")
+        self.report.line("   re-reading 1,024 bytes: one window, decoded; ms", f"{window.cpu * 1e3:.1f}, {8e3 * bytewise.cpu:.1f}")
 
     def peak(self) -> None:
-        peak, ids_BL = peak_madds(self.repeats), self.batch_BL
-        policy = self.policy()
-        optimizer = build_optimizer(policy, OptimizerConfig(), 1000)
-        (train,) = measure([lambda: train_step(policy, optimizer, ids_BL)], 2 * self.repeats)
+        peak, amount = peak_madds(self.repeats), self.batch_BL.numel()
+        trains = measure([self.train_work(window=how) for how in WAYS], 2 * self.repeats)
         peak = max(peak, peak_madds(self.repeats))
         self.report.line("GEMM peak of this thread, fp32, GFLOP/s", f"{2 * peak / 1e9:.0f}")
-        share = ids_BL.numel() * self.counts.madds_per_byte * BACKWARD / train.cpu / peak
-        self.report.line("share of it in training, fp32", rate(ids_BL.numel(), train), "", f"{share:.1%}", ">= 50 %", share >= 0.5)
-        for how in ("torch", "native"):
+        for how, train in zip(WAYS, trains, strict=True):
+            share = amount * self.counts.madds_per_byte * BACKWARD / train.cpu / peak
+            self.report.line(f"share of it in training, window={how}", rate(amount, train), "", f"{share:.1%}", ">= 50 %", share >= 0.5)
+        for how in WAYS:
             decoder, ids_B = self.policy(decode=how), some_bytes(64)
             state = decoder.initial_state(64)
             (cost,) = measure([lambda d=decoder, s=state, i=ids_B: [d.decode(i, s) for _ in range(10)]], 4 * self.repeats)
@@ -214,7 +218,7 @@ class Bench:
             slope = float(np.polyfit(np.log(lengths), np.log([c.cpu for c in costs]), 1)[0])
             self.report.line(f"reading {', '.join(f'{n:,}' for n in lengths)} bytes", " ".join(f"{x:.1f}" for x in each), "us a byte")
             self.report.line("   exponent of cost in bytes (1 is linear)", f"{slope:.3f}", "", "", "<= 1.1", slope <= 1.1)
-            for how in ("torch", "native"):
+            for how in WAYS:
                 decoder, ids_B = self.policy(decode=how), some_bytes(16)
                 states = [decoder(text_BL[:, :n].expand(16, -1) if n == 256 else text_BL[:, :n]).state for n in (256, lengths[-1])]
                 states[1] = states[1].select([0] * 16)
