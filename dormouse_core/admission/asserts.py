@@ -11,6 +11,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
+from dormouse_core.envs.registry import environment
 from dormouse_core.ledger import Ledger
 from dormouse_core.sandbox import wire
 from dormouse_core.sandbox.runner import End, Job, Runners
@@ -74,7 +75,10 @@ def _recording_program(task: Task) -> bytes:
     recorder = _Recorder(checks[0].args.args[0].arg)
     suite = ast.fix_missing_locations(recorder.visit(tree))
     head, tail = str(task.start.get("program_prefix", "")), str(task.start.get("program_suffix", ""))
-    return head.encode() + task.reference[-1] + (tail + _HEAD + ast.unparse(suite) + _TAIL).encode()
+    program = environment(task.environment).leaves(task, task.reference)
+    if program is None:
+        raise BadTask("the reference leaves no program")
+    return head.encode() + program + (tail + _HEAD + ast.unparse(suite) + _TAIL).encode()
 
 
 class _Recorder(ast.NodeTransformer):

@@ -337,6 +337,11 @@ class VerifyConfig(Config):
     open no file at all; for machines with neither Landlock nor namespaces."""
     hack_screen: HackScreenConfig = HackScreenConfig()
     """Labels on judged programs, and what they set aside."""
+    fork_budget: int = Field(0, ge=0)
+    """Stored forks and trajectories that `verify` plays again from a snapshot and judges again; they must repeat themselves."""
+    math_verify: bool = False
+    """Closed forms the exact verifier cannot decide are put to math-verify (the extra `math`), in a process that can be killed. Off:
+    they are `undecided`."""
 
 
 class EvalConfig(Config):

@@ -37,6 +37,7 @@ class VerifierKind(StrEnum):
     EXACT = "exact"
     EXEC = "exec"
     ENV_STEP = "env_step"
+    REPO = "repo"
 
 
 class Task(Record):

@@ -24,6 +24,8 @@ _DIGITS = 60
 _SLACK = Decimal("1e-50")  # relative room for roots and powers, whose last digits are not rounded the way asked
 _DOWN = Context(prec=_DIGITS, rounding=ROUND_FLOOR, Emax=999999, Emin=-999999, traps=[InvalidOperation, DivisionByZero])
 _UP = Context(prec=_DIGITS, rounding=ROUND_CEILING, Emax=999999, Emin=-999999, traps=[InvalidOperation, DivisionByZero])
+# Every operation names its context: a bare `1 + x` or `-x` would round to the 28 digits of the thread's own.
+_BELOW, _ABOVE = _DOWN.subtract(Decimal(1), _SLACK), _UP.add(Decimal(1), _SLACK)
 _PI = "3.14159265358979323846264338327950288419716939937510582097494"
 _EULER = "2.71828182845904523536028747135266249775724709369995957496696"
 _INFINITY = Decimal("Infinity")
@@ -176,7 +178,7 @@ def _widened(x: Decimal, degree: int, side: int) -> Decimal:
     if x <= 0:
         return Decimal(0)
     root = _DOWN.sqrt(x) if degree == 2 else _DOWN.power(x, _DOWN.divide(Decimal(1), Decimal(degree)))
-    return _DOWN.multiply(root, 1 - _SLACK) if side < 0 else _UP.multiply(root, 1 + _SLACK)
+    return _DOWN.multiply(root, _BELOW) if side < 0 else _UP.multiply(root, _ABOVE)
 
 
 def _power(a: Value, b: Value) -> Value:
@@ -205,8 +207,9 @@ def _whole_power(a: Value, n: int) -> Value:
     if a.low > 0:
         return Value(exact, *_power_bounds(a, count))
     if a.high < 0:
-        flipped = Value(None, *_power_bounds(Value(None, -a.high, -a.low), count))
-        return Value(exact, flipped.low, flipped.high) if n % 2 == 0 else Value(exact, -flipped.high, -flipped.low)
+        flipped = Value(None, *_power_bounds(Value(None, a.high.copy_negate(), a.low.copy_negate()), count))
+        bounds = flipped[1:] if n % 2 == 0 else (flipped.high.copy_negate(), flipped.low.copy_negate())
+        return Value(exact, *bounds)
     if a.exact == {}:
         return _rational(Fraction(0))
     return Value(exact, -_INFINITY, _INFINITY)
@@ -216,7 +219,7 @@ def _power_bounds(a: Value, b: Value) -> tuple[Decimal, Decimal]:
     """Bounds of a**b for positive a: at the corners, x**y being monotone in each."""
     def corners() -> tuple[Decimal, Decimal]:
         found = [_DOWN.power(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-        return _DOWN.multiply(min(found), 1 - _SLACK), _UP.multiply(_UP.next_plus(max(found)), 1 + _SLACK)
+        return _DOWN.multiply(min(found), _BELOW), _UP.multiply(_UP.next_plus(max(found)), _ABOVE)
 
     return _bounded(corners) if a.low > 0 else (-_INFINITY, _INFINITY)
 

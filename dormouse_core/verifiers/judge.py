@@ -14,8 +14,9 @@ from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.sandbox import limits
 from dormouse_core.sandbox.runner import Runners
 from dormouse_core.tasks.task import VerifierKind
-from dormouse_core.verifiers import canaries, env_step, exact, exec
+from dormouse_core.verifiers import canaries, env_step, exact, exec, repo
 from dormouse_core.verifiers.attempt import Attempt, BadTask, Finding, verifier_sha256
+from dormouse_core.verifiers.prover import Proof, Prover, settle
 from dormouse_core.verifiers.verdict import Verdict, VerdictClass
 
 IN_PROCESS = {VerifierKind.EXACT: exact.judge, VerifierKind.ENV_STEP: env_step.judge}
@@ -32,8 +33,9 @@ def judge(attempts: Sequence[Attempt], config: VerifyConfig, ledger: Ledger, run
     """
     began = time.perf_counter()
     findings: list[Finding | None] = [None] * len(attempts)
-    layers: tuple[str, ...] = ()
+    held: dict[VerifierKind, tuple[str, tuple[str, ...]]] = {}  # isolation and layers of what was run
     programs: list[int] = []
+    patches: list[int] = []
     seen: dict[tuple[str, tuple[bytes, ...], StopReason], Finding] = {}
     voided = _voided({a.task.verifier for a in attempts}, ledger)
     for index, attempt in enumerate(attempts):
@@ -42,6 +44,8 @@ def judge(attempts: Sequence[Attempt], config: VerifyConfig, ledger: Ledger, run
             findings[index] = Finding(VerdictClass.VERIFIER_ERROR, "rollout.infra", "the episode ended by a failure of the machine")
         elif kind is VerifierKind.EXEC:
             programs.append(index)
+        elif kind is VerifierKind.REPO:
+            patches.append(index)
         elif kind in voided:
             findings[index] = Finding(VerdictClass.VERIFIER_ERROR, f"{kind}.canary", voided[kind])
         else:
@@ -49,18 +53,49 @@ def judge(attempts: Sequence[Attempt], config: VerifyConfig, ledger: Ledger, run
             if key not in seen:
                 seen[key] = _in_process(attempt, ledger)
             findings[index] = seen[key]
+    if config.math_verify:
+        _prove(attempts, findings, config, ledger)
     if programs:
         batch = [attempts[i] for i in programs]
         found, layers = _programs(batch, config, ledger, runners)
+        held[VerifierKind.EXEC] = (limits.isolation_of(layers).value, layers)
         for index, finding in zip(programs, found, strict=True):
             findings[index] = finding
-    verdicts = [_verdict(a, f or Finding(VerdictClass.VERIFIER_ERROR, "judge", "no finding"), layers)
+    if patches:
+        found, held[VerifierKind.REPO] = _patches([attempts[i] for i in patches], config, ledger)
+        for index, finding in zip(patches, found, strict=True):
+            findings[index] = finding
+    verdicts = [_verdict(a, f or Finding(VerdictClass.VERIFIER_ERROR, "judge", "no finding"), *held.get(a.task.verifier, ("none", ())))
                 for a, f in zip(attempts, findings, strict=True)]
     _name_bad_tasks(verdicts, ledger)
     for name, n in Counter(v.verdict for v in verdicts).items():
         ledger.count(f"verdicts.{name}", n)
     ledger.seconds["judge"] += time.perf_counter() - began
     return verdicts
+
+
+def _prove(attempts: Sequence[Attempt], findings: list[Finding | None], config: VerifyConfig, ledger: Ledger) -> None:
+    """Put closed forms that stayed undecided to math-verify; findings change in place."""
+    asked = [i for i, f in enumerate(findings) if f is not None and exact.OPEN in f.labels]
+    if not asked:
+        return
+    try:
+        with Prover(config.cpu_seconds, config.wall_seconds) as prover:
+            proofs = settle([exact.open_question(attempts[i]) for i in asked], prover)
+    except (DormouseError, OSError) as error:
+        ledger.loud(f"exact verifier: {error}")
+        ledger.ask("closed forms put to math-verify", ran=False, n=len(asked))
+        return
+    ledger.ask("closed forms put to math-verify", ran=True, n=len(asked))
+    for i, proof in zip(asked, proofs, strict=True):
+        found = findings[i]
+        assert found is not None  # only those that were asked about
+        ledger.count(f"exact.math_verify_{proof}")
+        if proof is Proof.EQUAL:
+            findings[i] = found._replace(verdict=VerdictClass.PASS, decided_by="exact.math_verify", reason="", score=1.0, cases_passed=1,
+                                         cases_total=1)
+        elif proof is Proof.TIMEOUT:
+            findings[i] = found._replace(decided_by="exact.math_verify", reason="the closed form used its CPU limit and stays undecided")
 
 
 def _voided(kinds: set[VerifierKind], ledger: Ledger) -> dict[VerifierKind, str]:
@@ -115,11 +150,22 @@ def _programs(batch: Sequence[Attempt], config: VerifyConfig, ledger: Ledger,
         return [Finding(VerdictClass.VERIFIER_ERROR, "exec.defect", type(error).__name__) for _ in batch], ()
 
 
-def _verdict(attempt: Attempt, finding: Finding, layers: tuple[str, ...]) -> Verdict:
+def _patches(batch: Sequence[Attempt], config: VerifyConfig, ledger: Ledger) -> tuple[list[Finding], tuple[str, tuple[str, ...]]]:
+    try:
+        return repo.judge_batch(batch, config, ledger)
+    except (DormouseError, OSError) as error:
+        ledger.loud(f"repo verifier: {error}; {len(batch)} patches have no verdict")
+        return [Finding(VerdictClass.VERIFIER_ERROR, "repo.jail", type(error).__name__) for _ in batch], ("none", ())
+    except Exception as error:  # noqa: BLE001 - as in _in_process
+        ledger.loud(f"repo verifier failed with {type(error).__name__} ({error}); {len(batch)} patches have no verdict")
+        return [Finding(VerdictClass.VERIFIER_ERROR, "repo.defect", type(error).__name__) for _ in batch], ("none", ())
+
+
+def _verdict(attempt: Attempt, finding: Finding, isolation: str, layers: tuple[str, ...]) -> Verdict:
     return Verdict(
         trajectory_id=attempt.trajectory_id, task_id=attempt.task.id, kind=attempt.task.verifier, verdict=finding.verdict,
         score=1.0 if finding.verdict is VerdictClass.PASS else finding.score, cases_passed=finding.cases_passed,
         cases_total=finding.cases_total, milestones_passed=finding.milestones_passed, milestones_total=finding.milestones_total,
-        isolation=limits.isolation_of(layers).value if finding.ran else "none", layers=layers if finding.ran else (),
+        isolation=isolation if finding.ran else "none", layers=layers if finding.ran else (),
         decided_by=finding.decided_by, reason=finding.reason, labels=finding.labels, verifier_sha256=verifier_sha256(),
         wall_ms=finding.wall_ms, cpu_ms=finding.cpu_ms)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dormouse_core.admission.asserts import convert
 from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.envs import repair as env
 from dormouse_core.envs.environment import StopReason
@@ -144,10 +145,13 @@ def test_a_visible_suite_of_another_form_is_refused() -> None:
     assert repair.visible_tests(VISIBLE, "evens") == ["evens([1, 2, 3]) == 2", "evens([]) == 0"]
 
 
-def test_of_humanevalfix_every_buggy_program_is_caught_by_its_hidden_tests_also_where_the_visible_ones_pass(tasks_dir: Path) -> None:
+def test_of_humanevalfix_every_buggy_program_is_caught_by_its_hidden_tests_also_where_the_visible_ones_pass(
+        tasks_dir: Path, runners: Runners) -> None:
     tasks = load_public("humanevalfix_repair", tasks_dir, Ledger())
     assert len(tasks) == 110 and {t.use for t in tasks} == {Use.EVALUATION} and {t.environment for t in tasks} == {"repair"}
-    chosen = tasks[::6]
+    ledger = Ledger()
+    chosen = convert(tasks[::6], runners, ledger)
+    assert ledger.counts["admission.asserts_converted"] >= 15, "cases in place of asserts that a program could lie to"
     attempts = [Attempt(f"{i}", t, actions, StopReason.SUBMITTED) for i, t in enumerate(chosen) for actions in (t.reference, (b"s",))]
     verdicts = judge(attempts, CONFIG, Ledger())
     assert {v.verdict for v in verdicts[::2]} == {V.PASS}
