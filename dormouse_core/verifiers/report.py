@@ -1,14 +1,15 @@
 """Verdicts as a table and as a report a person can check line by line."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from dormouse_core.config.base import Record
+from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.ledger import DormouseError
 from dormouse_core.tasks.task import Task, VerifierKind
-from dormouse_core.verifiers.attempt import Attempt
+from dormouse_core.verifiers.attempt import Attempt, verifier_sha256
 from dormouse_core.verifiers.verdict import NO_VERDICT, Verdict, VerdictClass
 
 KEYS = ("trajectory_id",)
@@ -105,3 +106,77 @@ def summary(verdicts: Sequence[Verdict]) -> VerdictSummary:
         by_isolation=dict(sorted(Counter(v.isolation for v in verdicts).items())),
         no_verdict_share=sum(v.verdict in NO_VERDICT for v in verdicts) / max(len(verdicts), 1),
         pass_share=sum(v.verdict is VerdictClass.PASS for v in counted) / max(len(counted), 1))
+
+
+class Rejudged(Record):
+    """Verdicts of one set of rollouts beside the ones a verifier gave them before."""
+
+    verdicts: int
+    stale: int
+    """Given by another version of the verifier than this one."""
+    changed: dict[str, int]
+    """`was -> is`: how many verdicts changed their class."""
+
+
+class VerifyReport(Record):
+    """What `post-train verify --report` writes beside the table of counts."""
+
+    verifier_calls: int
+    verifier_kind: dict[str, int]
+    """Calls by kind of verifier."""
+    shares: dict[str, float]
+    """Share of every class, of all verdicts."""
+    no_verdict_share: float
+    pass_share: float
+    seconds_per_rollout: float
+    """Wall seconds of judging, canaries and starts included."""
+    cpu_seconds_per_rollout: float
+    """CPU seconds the verifiers measured for themselves and for the programs they ran."""
+    canaries: int
+    canary_failures: int
+    bad_tasks: int
+    replayed: int
+    """Episodes re-executed, of `fork_budget` asked for."""
+    fork_budget: int
+    replay_differences: int
+    hack_screen: str
+    """`on`, `off`, or `nothing to read` where no verdict rests on a program."""
+    screened: int
+    labels: dict[str, int]
+    verifier_sha256: str
+    isolation: dict[str, int]
+    layers: tuple[str, ...]
+    before: Rejudged | None = None
+    """Where the rollouts had verdicts already and they were named."""
+
+
+def verify_report(verdicts: Sequence[Verdict], counters: Mapping[str, int], seconds: float, config: VerifyConfig,
+                  before: Sequence[Verdict] | None = None) -> VerifyReport:
+    """counters: the verify stage's. seconds: wall seconds it spent judging."""
+    told, n = summary(verdicts), max(len(verdicts), 1)
+    screen = "on" if config.hack_screen.enabled else "off"
+    return VerifyReport(
+        verifier_calls=counters.get("verify.calls", 0), verifier_kind=told.by_kind,
+        shares={c.value: sum(v.verdict is c for v in verdicts) / n for c in VerdictClass}, no_verdict_share=told.no_verdict_share,
+        pass_share=told.pass_share, seconds_per_rollout=seconds / n, cpu_seconds_per_rollout=sum(v.cpu_ms for v in verdicts) / 1e3 / n,
+        canaries=counters.get("verify.canaries", 0),
+        canary_failures=counters.get("verify.canary_failures", 0) + counters.get("exec.canary_failures", 0),
+        bad_tasks=counters.get("verify.bad_tasks", 0), replayed=counters.get("verify.replayed", 0), fork_budget=config.fork_budget,
+        replay_differences=counters.get("verify.replay_differences", 0),
+        hack_screen=screen if VerifierKind.EXEC.value in told.by_kind else "nothing to read",
+        screened=told.by_class.get(VerdictClass.HACK_SUSPECTED.value, 0),
+        labels=dict(sorted(Counter(label for v in verdicts for label in v.labels).items())), verifier_sha256=verifier_sha256(),
+        isolation=told.by_isolation, layers=tuple(dict.fromkeys(layer for v in verdicts for layer in v.layers)),
+        before=None if before is None else _rejudged(before, verdicts))
+
+
+def _rejudged(before: Sequence[Verdict], now: Sequence[Verdict]) -> Rejudged:
+    was = {v.trajectory_id: v for v in before}
+    pairs = [(was[v.trajectory_id], v) for v in now if v.trajectory_id in was]
+    changed = Counter(f"{a.verdict} -> {b.verdict}" for a, b in pairs if a.verdict is not b.verdict)
+    return Rejudged(verdicts=len(pairs), stale=stale(before), changed=dict(sorted(changed.items())))
+
+
+def stale(verdicts: Sequence[Verdict]) -> int:
+    """How many were given by another version of the verifier than the one that runs now."""
+    return sum(v.verifier_sha256 != verifier_sha256() for v in verdicts)

@@ -13,7 +13,7 @@ import typer
 from dormouse_core.ledger import DormouseError
 from dormouse_pipeline.cli.options import AsJson, Out, Seed, Sets, StorePath, chosen_store, emit, follow, grid, opened, out, resumable
 from dormouse_pipeline.cli.stages import Done, call
-from dormouse_pipeline.cli.verdicts import verdict_rows, verdict_table
+from dormouse_pipeline.cli.verdicts import verdict_rows, verdict_table, verify_table
 
 if TYPE_CHECKING:
     from dormouse_core.artifacts.provenance import Artifact
@@ -30,6 +30,7 @@ class Kind(StrEnum):
     EXEC = "exec"
     EXACT = "exact"
     ENVSTEP = "envstep"
+    REPO = "repo"
 
     @property
     def stored(self) -> str:
@@ -77,7 +78,10 @@ Temperature = Annotated[float | None, _option("--temp", "Sampling temperature.")
 OnlyKind = Annotated[Kind | None, _option("--verifier", "Only tasks this verifier judges.")]
 RequireKind = Annotated[Kind | None, _option("--verifier", "Refuse rollouts with tasks of another verifier.")]
 Fork = Annotated[bool | None, _option("--fork/--no-fork", "Also roll forks of multi-step episodes, or none.")]
-Report = Annotated[Path | None, _option("--report", "Write the verdict table here (JSON).")]
+Report = Annotated[Path | None, _option("--report", "Write the verdict table and the verify report here (JSON).")]
+ForkBudget = Annotated[int | None, _option(
+    "--fork-budget", "Play this many stored forks and trajectories again from snapshots; they must repeat themselves.", min=0)]
+HackScreen = Annotated[Switch | None, _option("--hack-screen", "Set answers aside that earned something as no honest answer does.")]
 Adv = Annotated[Advantage | None, _option("--adv", "Credit assignment.")]
 Clip = Annotated[float | None, _option("--clip", "Step-level ratio clip.")]
 Kl = Annotated[float | None, _option("--kl", "Weight of KL to the base; 0 is off.")]
@@ -150,24 +154,38 @@ def roll(base: Base, env: Env, n: Tasks = 16, max_steps: MaxSteps = None, temp: 
 
 @group.command("verify")
 @resumable(AGAIN)
-def verify(traj: Traj, verifier: RequireKind = None, report: Report = None, preset: Preset = None, sets: Sets = [],  # noqa: B006
-           dest: Out = None, store: StorePath = None, json: AsJson = False) -> None:
-    """Judge stored rollouts. Rollouts never change; a changed verifier makes new verdicts of them."""
+def verify(traj: Traj, verifier: RequireKind = None, report: Report = None, fork_budget: ForkBudget = None,
+           hack_screen: HackScreen = None, preset: Preset = None, sets: Sets = [], dest: Out = None,  # noqa: B006
+           store: StorePath = None, json: AsJson = False) -> None:
+    """Judge stored rollouts. Rollouts never change; a changed verifier makes new verdicts of them (name the old ones with --traj, and the
+    report counts what changed). Exit code 1 where a re-executed episode does not repeat itself."""
     from json import dumps
 
     from dormouse_core.artifacts.atomic import write_atomic
+    from dormouse_core.rollouts.verify import load
+    from dormouse_core.verifiers.report import verify_report
 
     held = chosen_store(store)
-    rollouts = opened(held, traj, "rollouts")
+    named = opened(held, traj, "rollouts", "verdicts")
+    rollouts = named if named.kind.value == "rollouts" else _parent(held, named, "rollouts")
     tasks = _tasks_of(held, rollouts)
-    config = _config_of_policy(held, rollouts, preset, sets)
+    config = _config_of_policy(held, rollouts, preset, sets, {
+        "verify.fork_budget": fork_budget, "verify.hack_screen.enabled": hack_screen and hack_screen is Switch.ON})
     if verifier:
         _require_kind(held, tasks, verifier)
     done = _judge(held, config, rollouts, tasks, dest, json)
     rows = verdict_rows(held, done.artifact)
+    before = list(load(held, named).values()) if named is not rollouts else None
+    told = verify_report(list(load(held, done.artifact).values()), done.ledger.counters(), done.ledger.seconds["judge"], config.verify,
+                         before)
+    facts = {"rows": rows, "report": told.model_dump(mode="json")}
     if report:
-        write_atomic(report, (dumps({"verdicts": done.artifact.identity, "rows": rows}, indent=1) + "\n").encode())
-    emit(done.as_json() | {"rows": rows}, json, lambda: _print(done, verdict_table(rows)))
+        write_atomic(report, (dumps({"verdicts": done.artifact.identity, **facts}, indent=1) + "\n").encode())
+    emit(done.as_json() | facts, json, lambda: _print(done, verdict_table(rows), verify_table(told)))
+    if told.replay_differences:
+        raise DormouseError(f"{told.replay_differences} of {told.replayed} re-executed episodes do not repeat themselves (named above; "
+                            "they have no verdict). Find out what changed - the code, the machine, the files of the store - and roll the "
+                            "cycle again.")
 
 
 @group.command("rl")
@@ -235,11 +253,12 @@ def _tasks_of(store: "Store", rollouts: "Artifact") -> "Artifact":
     return _parent(store, rollouts, "tasks")
 
 
-def _config_of_policy(store: "Store", rollouts: "Artifact", preset: str | None, sets: list[str]) -> "RunConfig":
+def _config_of_policy(store: "Store", rollouts: "Artifact", preset: str | None, sets: list[str],
+                      flags: dict[str, Any] | None = None) -> "RunConfig":
     """The configuration of the weights that sampled the rollouts, or a preset's."""
     from dormouse_pipeline.cli.options import resolved
 
-    return resolved(preset, sets) if preset else follow(_parent(store, rollouts, "policy"), store, None, sets, None)
+    return resolved(preset, sets, None, flags) if preset else follow(_parent(store, rollouts, "policy"), store, None, sets, None, flags)
 
 
 def _require_kind(store: "Store", tasks: "Artifact", kind: Kind) -> None:

@@ -18,8 +18,12 @@ from dormouse_core.rollouts.stage import RolloutSet
 from dormouse_core.rollouts.trajectory import Start, Step, Trajectory
 from dormouse_core.tasks.registry import draw
 from dormouse_core.tasks.store import KEYS, tasks_to_table
-from dormouse_core.tasks.task import Split, Task
-from dormouse_core.verifiers.report import smoke_rows, summary, verdicts_from_table, verdicts_to_table
+from dormouse_core.tasks.task import Split, Task, VerifierKind
+from dormouse_core.verifiers import judge as judging
+from dormouse_core.verifiers import report
+from dormouse_core.verifiers.attempt import Attempt, Finding
+from dormouse_core.verifiers.judge import IN_PROCESS
+from dormouse_core.verifiers.report import smoke_rows, stale, summary, verdicts_from_table, verdicts_to_table, verify_report
 from dormouse_core.verifiers.verdict import VerdictClass
 
 
@@ -44,9 +48,9 @@ def trajectory(name: str, task: Task, *actions: bytes, stop: StopReason = StopRe
                       steps, stop)
 
 
-def stored(store: Store, tasks: list[Task], trajectories: list[Trajectory]) -> tuple[Artifact, Artifact]:
+def stored(store: Store, tasks: list[Task], trajectories: list[Trajectory], seed: int = 1) -> tuple[Artifact, Artifact]:
     def provenance(kind: Kind) -> Provenance:
-        return Provenance(kind=kind, stage="test", config_sha256="0" * 64, code_version="0" * 64, seed=1)
+        return Provenance(kind=kind, stage="test", config_sha256="0" * 64, code_version="0" * 64, seed=seed)
 
     head = ShardHead(key="k" * 64, cycle="main.c0000", round=0, policy="w" * 64, lfb_version=0, code_version="0", slot="s",
                      tasks=tuple(t.id for t in tasks))
@@ -110,3 +114,49 @@ def test_verdicts_survive_their_table_and_the_smoke_rows_name_every_decision(con
     assert rows[3].cases == "8/8" and rows[3].isolation.startswith("jail") and rows[4].candidate == "\\x01\\x05"
     told = summary(verdicts)
     assert (told.verdicts, told.pass_share, told.no_verdict_share, told.by_class["pass"]) == (7, 3 / 7, 0.0, 3)
+
+
+def test_a_changed_verifier_makes_other_verdicts_of_the_same_rollouts_and_the_old_ones_are_called_stale(
+        config: RunConfig, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "s")
+    rollouts, table = stored(store, tasks, episodes(tasks))
+    before_bytes = {p: p.read_bytes() for p in sorted(store.root.rglob("*")) if p.is_file()}
+    first = verify.run(config, rollouts, table, store=store, ledger=Ledger())
+    old = list(verify.load(store, first).values())
+    assert stale(old) == 0
+    whole = IN_PROCESS[VerifierKind.EXACT]
+
+    def stricter(attempt: Attempt) -> Finding:
+        found = whole(attempt)
+        right = found.verdict is VerdictClass.PASS and attempt.task.family != "canary"
+        return Finding(VerdictClass.FAIL, "exact.number", "a stricter verifier") if right else found
+
+    monkeypatch.setitem(IN_PROCESS, VerifierKind.EXACT, stricter)
+    for module in (judging, report):
+        monkeypatch.setattr(module, "verifier_sha256", lambda: "f" * 64)
+    ledger = Ledger()
+    second = verify.run(config, rollouts, table, store=store, ledger=ledger)
+    now = list(verify.load(store, second).values())
+    told = verify_report(now, ledger.counters(), ledger.seconds["judge"], config.verify, old)
+    assert first.identity != second.identity and stale(now) == 0
+    assert told.before is not None and (told.before.stale, told.before.changed) == (len(old), {"pass -> fail": 1})
+    assert all(path.read_bytes() == content for path, content in before_bytes.items()), "rollouts and tasks are as they were"
+
+
+def test_the_hack_screen_is_a_switch_of_the_stage_and_being_off_is_said(config: RunConfig, tasks: list[Task], tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    function = tasks[1]
+    liar = function.reference[0] + b" if __import__('sys')._getframe() else 0"
+    rollouts, table = stored(store, tasks, [trajectory("a", function, function.reference[0]), trajectory("b", function, liar)])
+    found = {}
+    for enabled in (False, True):
+        screen = config.verify.hack_screen.model_copy(update={"enabled": enabled})
+        settings = config.model_copy(update={"verify": config.verify.model_copy(update={"hack_screen": screen})})
+        ledger = Ledger()
+        verdicts = verify.load(store, verify.run(settings, rollouts, table, store=store, ledger=ledger))
+        found[enabled] = {name: v.verdict for name, v in verdicts.items()}
+        assert any("hack screen: off" in line for line in ledger.lines) is not enabled
+        told = verify_report(list(verdicts.values()), ledger.counters(), 1.0, settings.verify)
+        assert (told.hack_screen, told.screened) == (("on", 1) if enabled else ("off", 0))
+    assert found[False] == {"a": VerdictClass.PASS, "b": VerdictClass.PASS}
+    assert found[True] == {"a": VerdictClass.PASS, "b": VerdictClass.HACK_SUSPECTED}
