@@ -34,6 +34,8 @@ class Jail:
     landlock: kernel.Landlock | None = None
     filter: bytes = b""
     pidns: bool = False
+    files: bool = True
+    """Whether the filter lets files be opened at all."""
     keep_caps: int = 0
     parent: int = 0
 
@@ -81,7 +83,7 @@ def live(jail: Jail, job: int, out: int, cpu: float, memory_mib: int) -> None:
             data = data[write(OUT, data):]
 
     frame(b"G")
-    data = os.pread(3, os.fstat(3).st_size, 0)
+    data = os.pread(3, os.lseek(3, 0, os.SEEK_END), 0)
     os.close(3)
     entry, program, inputs = wire.decode(data)  # type: ignore[misc]
     run(entry, program, inputs, frame)  # type: ignore[has-type]

@@ -91,12 +91,13 @@ def stdlib_rules(here: str, hidden: bool) -> list[tuple[str, int]]:
     return rules
 
 
-def own_processes() -> None:
-    """Become process 1 of a process namespace: this returns there only. The stem waits, and goes when the zygote goes; the
-    zygote dies with the stem."""
+def own_processes(let_go: Callable[[], None] = lambda: None) -> None:
+    """Become process 1 of a process namespace: this returns there only. The stem lets go of what it held, waits, and goes when the
+    zygote goes; the zygote dies with the stem."""
     kernel.unshare(kernel.NEWPID)
     pid = os.fork()
     if pid:
+        let_go()
         os.closerange(0, 1024)
         os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF)
     kernel.prctl(kernel.PDEATHSIG, signal.SIGKILL)

@@ -181,7 +181,7 @@ def honest(jail: child.Jail, base: bytes) -> str:
         for stage in (base, jail.filter):
             if stage:
                 kernel.install_filter(stage)
-        for name in ("textwrap", "array"):
+        for name in ("textwrap", "array") if jail.files else ():
             __import__(name)
         return 0 if no_new_privs == 1 else 1
 

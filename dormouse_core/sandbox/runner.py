@@ -277,7 +277,7 @@ class Runners:
         filters = (b"", b"") if "seccomp" in self.without else stages(os.uname().machine, profile)
         apart = not self._no_namespaces
         ours.send(json.dumps({"room": self._folder.name, "filters": [f.hex() for f in filters], "namespaces": apart,
-                              "landlock": "landlock" not in self.without}).encode())
+                              "landlock": "landlock" not in self.without, "files": profile is Profile.SINGLE}).encode())
         return process, ours, apart
 
     def _greet(self, process: subprocess.Popen[bytes], control: socket.socket, apart: bool) -> _Runner:

@@ -55,7 +55,7 @@ def put_up(order: dict[str, Any]) -> "tuple[child.Jail, dict[str, Any]]":
 
     with open("/proc/self/statm", "rb") as statm:
         size = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    jail = child.Jail(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), size, filter=bytes.fromhex(order["filters"][1]))
+    jail = child.Jail(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), size, filter=bytes.fromhex(order["filters"][1]), files=order["files"])
     told: dict[str, Any] = {"proven": {}, "missing": {}, "abi": 0, "root": "", "kept": 0}
     canary, here = f"{order['room']}/canary", f"{order['room']}/empty"
     if order["namespaces"]:
@@ -63,7 +63,7 @@ def put_up(order: dict[str, Any]) -> "tuple[child.Jail, dict[str, Any]]":
         before = seen.reach()
         uid = namespaces.enter(order["room"], namespaces.stdlib_root)
         os.chdir("/empty")
-        namespaces.own_processes()
+        namespaces.own_processes(seen.close)
         told["proven"] |= probes.namespaces(before, seen.reach(), uid)
         seen.close()
         canary, here, jail.pidns = "/canary", "/empty", True
