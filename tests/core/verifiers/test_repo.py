@@ -9,6 +9,7 @@ from dormouse_core.admission.reference import admit
 from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.envs.environment import StopReason
 from dormouse_core.ledger import DormouseError, Ledger
+from dormouse_core.sandbox import wire
 from dormouse_core.sandbox.multi import MultiOutcome
 from dormouse_core.sandbox.runner import End
 from dormouse_core.tasks.repo import repo_task
@@ -182,3 +183,34 @@ def frames(*rows: tuple[bytes, int, int, bytes]) -> bytes:
     (frames((b"B", 0, 0, b""), (b"E", 0, 0, b"")) + b"tail" * 3, V.VIOLATION)])
 def test_forged_and_broken_frames_never_pass(data: bytes, verdict: VerdictClass) -> None:
     assert repo.find(repo.prepare(TASK), MultiOutcome(End.CLEAN, exit_code=0, output=data)).verdict is verdict
+
+
+def right_frames() -> list[tuple[bytes, int, int, bytes]]:
+    """What an honest run of the hidden tests says: every site once, with its value."""
+    rows: list[tuple[bytes, int, int, bytes]] = []
+    for number, test in enumerate(repo.prepare(TASK).tests):
+        rows.append((b"B", number, 0, b""))
+        for place, site in enumerate(test.sites):
+            tag, payload = site.tree
+            value = [payload.decode(), "Exception"] if site.raises else payload if tag == wire.INT else tag == wire.TRUE
+            rows.append((b"V", number, place, wire.encode(value)))
+        rows.append((b"E", number, 0, b""))
+    return rows
+
+
+def test_every_required_claim_is_needed_once_and_right() -> None:
+    suite, rows = repo.prepare(TASK), right_frames()
+
+    def judged(frames_: list[tuple[bytes, int, int, bytes]]) -> VerdictClass:
+        return repo.find(suite, MultiOutcome(End.CLEAN, exit_code=0, output=frames(*frames_))).verdict
+
+    assert judged(rows) is V.PASS
+    for i, row in enumerate(rows):
+        assert judged(rows[:i] + rows[i + 1 :]) in (V.FAIL, V.VIOLATION), row
+        if row[0] == b"V":
+            assert judged([*rows[: i + 1], row, *rows[i + 1 :]]) is V.FAIL, "claimed twice"
+            for other in (wire.encode(None), wire.encode("970"), b"", b"i\xff", wire.encode(float("nan"))):
+                assert judged([*rows[:i], (b"V", row[1], row[2], other), *rows[i + 1 :]]) is V.FAIL, other
+    raised = next(i for i, row in enumerate(rows) if row[0] == b"V" and repo.prepare(TASK).tests[row[1]].sites[row[2]].raises)
+    many = wire.encode([f"E{i}" for i in range(16)] + ["Empty"])
+    assert judged([*rows[:raised], (b"V", *rows[raised][1:3], many), *rows[raised + 1 :]]) is V.FAIL, "every exception there is"
