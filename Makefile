@@ -1,6 +1,7 @@
 # make loop   the whole loop on preset nano: base -> SFT -> cycles of RL -> promoted checkpoint
 # make test   every test that is not slow
 # make claim  the headline numbers: seeds, base against promoted, and the two controls (slow); writes docs/results.md
+# make soak   ten thousand honest and hostile programs through the jail: every verdict right, nothing grows (slow)
 # The first of them makes .venv and installs; later calls find that done.
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ PYTEST_ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: loop test claim lint
+.PHONY: loop test claim soak lint
 
 loop: $(MAIN)
 	$(BIN)/dormouse loop
@@ -21,6 +22,9 @@ loop: $(MAIN)
 claim: $(MAIN)
 	$(BIN)/python -m benchmarks.claim
 	$(BIN)/python -m benchmarks.results
+
+soak: $(DEV)
+	$(BIN)/python -m tests.adversarial.soak
 
 test: $(DEV)
 	$(BIN)/python -m pytest -q -m "not slow" $(PYTEST_ARGS)

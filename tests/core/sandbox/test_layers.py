@@ -167,7 +167,7 @@ def test_asking_for_the_full_jail_where_there_is_less_gives_no_verdict() -> None
 
 
 def test_without_files_an_honest_program_runs_and_opens_nothing() -> None:
-    source = b"def f(a, b):\n    import json\n    return a + b\n"
+    source = b"def f(a, b):\n    import calendar\n    return a + b\n"
     with Runners(CONFIG.model_copy(update={"jail": "no_files"}), Ledger()) as runners:
         (plain, imports), _ = runners.run([Job(RIGHT.encode(), "f", (wire.encode((1, 2)),)), Job(source, "f", (wire.encode((1, 2)),))])
         assert "no_files" in runners.layers
