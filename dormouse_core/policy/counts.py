@@ -41,8 +41,10 @@ def parameter_counts(config: PolicyConfig) -> Counts:
 
 
 def _madds(sizes: dict[str, int], one_expert: int, config: PolicyConfig) -> int:
-    """Matrix entries a byte meets, once an iteration for the loop's part; 4 K V a head for the recurrence's state."""
-    once = sizes["block.engram.key"] + sizes["block.engram.value"] + sizes["readout.u"] + sizes["readout.v"] + config.d_model * 256
-    loop = sum(n for name, n in sizes.items() if name.startswith(("block.kda.", "block.shared", "block.mem", "block.contr")))
+    """Matrix entries a byte meets, once an iteration for the loop's part (of the controller the half that reads the iteration's state;
+    the other reads h_0, once); 4 K V a head for the recurrence's state. The head counts multiplied out."""
+    start = sizes["block.controller"] // 2
+    once = sizes["block.engram.key"] + sizes["block.engram.value"] + sizes["readout.u"] + sizes["readout.v"] + config.d_model * 256 + start
+    loop = -start + sum(n for name, n in sizes.items() if name.startswith(("block.kda.", "block.shared", "block.mem", "block.contr")))
     state = 4 * config.d_model * config.head_dim
     return once + config.max_iter * (loop + config.moe_topk * one_expert + state)
