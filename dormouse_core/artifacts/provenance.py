@@ -9,6 +9,7 @@ class Kind(StrEnum):
     """What an artifact is; also its folder in the store."""
 
     CHECKPOINT = "checkpoint"  # .bin
+    INFERENCE = "inference"  # .safetensors: the weights of a checkpoint alone, for decoding and serving
     TASKS = "tasks"  # .parquet
     DEMONSTRATIONS = "demonstrations"  # .parquet
     ROLLOUTS = "rollouts"  # .json naming shards

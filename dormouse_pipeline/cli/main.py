@@ -5,7 +5,7 @@ import sys
 import typer
 
 from dormouse_core.ledger import DormouseError
-from dormouse_pipeline.cli import decode, lineage, loop, model, post_train, smoke, tasks, train, ui
+from dormouse_pipeline.cli import bench, decode, export, lineage, loop, model, post_train, serve, smoke, tasks, train, ui
 
 cli = typer.Typer(
     name="dormouse", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="rich",
@@ -17,8 +17,11 @@ cli.command("train")(train.train)
 cli.add_typer(post_train.group, name="post-train")
 cli.command("smoke")(smoke.smoke)
 cli.add_typer(tasks.group, name="tasks")
+cli.command("export")(export.export)
 cli.command("decode")(decode.decode)
+cli.command("serve")(serve.serve)
 cli.command("model")(model.model)
+cli.add_typer(bench.group, name="bench")
 
 
 def app() -> None:

@@ -82,17 +82,46 @@ def test_the_loop_run_again_prints_tables_curve_and_the_next_command(line: Line)
     assert "main.c0001: already complete" in result.stderr
 
 
-def test_decode_answers_a_prompt_with_the_policy(line: Line) -> None:
-    store = ("--store", str(line.project.store))
-    code, said, _ = call("decode", "--base", checkpoint(line), "--prompt", "1+2", "--max-bytes", "8", "--json", *store)
-    (answer,) = json.loads(said)["answers"]
-    assert code == 0 and answer["bytes"] <= 8 and answer["log_prob"] < 0
+def test_an_exported_checkpoint_answers_a_prompt_and_a_training_checkpoint_is_refused_with_the_converting_command(
+        line: Line, tmp_path: Path) -> None:
+    out = str(tmp_path / "policy.safetensors")
+    code, said, _ = call("decode", checkpoint(line), "--prompt", "1+2")
+    assert code == 1 and not said
+    _, _, error = call("decode", checkpoint(line), "--prompt", "1+2")
+    assert f"dormouse export {checkpoint(line)} --out" in flat(error)
+    assert call("serve", checkpoint(line))[0] == 1
+    code, said, _ = call("export", checkpoint(line), "--out", out, "--json", "--store", str(line.project.store))
+    assert code == 0 and json.loads(said)["dtype"] == "bf16"
+    code, said, _ = call("decode", out, "--prompt", "1+2", "--max-bytes", "8", "--n", "3", "--temp", "1", "--json")
+    answers = json.loads(said)["answers"]
+    assert code == 0 and len(answers) == 3 and all(a["bytes"] <= 8 and a["log_prob"] < 0 for a in answers)
+    code, said, _ = call("lineage", out, "--store", str(line.project.store))
+    assert code == 0 and "checkpoint:" in said and "by pretrained_checkpoint" in said
 
 
 def test_model_prints_the_counts_of_a_preset() -> None:
     code, said, _ = call("model", "--preset", "tiny", "--json")
     counts = json.loads(said)["counts"]
     assert code == 0 and 0 < counts["active"] <= counts["total"] <= 50_000
+
+
+def test_model_prints_the_memory_of_a_stage_and_refuses_what_does_not_fit_with_what_would() -> None:
+    code, said, _ = call("model", "--preset", "b1", "--stage", "rl", "--device-gib", "16", "--json")
+    memory = json.loads(said)["memory"]
+    assert code == 0 and memory["peak"] < 16 * 2**30 and {"weights", "fp32 masters"} <= {i["name"] for i in memory["items"]}
+    code, said, error = call("model", "--preset", "b1", "--stage", "sft", "--device-gib", "12")
+    assert code == 1 and not said and "frozen experts and tables" in error and "--set sft.optimizer.experts.kind=frozen" in error
+    code, said, _ = call("model", "--preset", "b1", "--stage", "rl", "--device-gib", "16")
+    assert code == 0 and "1,065,407,140" in said and "57,073,412" in said and "peak" in said
+
+
+def test_bench_threads_suggests_the_best_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dormouse_core.learning.throughput.candidates", lambda cores: [(1, 1), (1, 2)])
+    code, said, _ = call("bench", "threads", "--preset", "tiny", "--repeats", "1", "--json")
+    value = json.loads(said)
+    best = max(value["rows"], key=lambda row: row["joint"])
+    assert code == 0 and value["best"] == {"workers": best["workers"], "threads": best["threads"]} and len(value["rows"]) == 2
+    assert value["settings"] == [f"roll.workers={best['workers']}", f"runtime.threads={best['threads']}"]
 
 
 def test_smoke_attributes_every_decision(tmp_path: Path) -> None:
@@ -170,9 +199,13 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
 def test_a_truncated_checkpoint_is_refused_by_every_command_that_takes_one(line: Line, tmp_path: Path) -> None:
     short = tmp_path / "short.bin"
     short.write_bytes(Path(checkpoint(line)).read_bytes()[:-100])
-    for arguments in (("decode", "--prompt", "x"), ("post-train", "eval"), ("post-train", "roll", "--env", "code"), ("post-train", "sft")):
-        code, _, error = call(*arguments, "--base", str(short), "--store", str(tmp_path / "s"))
+    store = ("--store", str(tmp_path / "s"))
+    for arguments in (("post-train", "eval"), ("post-train", "roll", "--env", "code"), ("post-train", "sft")):
+        code, _, error = call(*arguments, "--base", str(short), *store)
         assert code == 1 and "truncated" in error, arguments
+    for command in (("decode", str(short), "--prompt", "x"), ("export", str(short), "--out", str(tmp_path / "f"), *store)):
+        code, _, error = call(*command)
+        assert code == 1 and "truncated" in error, command
 
 
 def test_rollouts_of_another_policy_are_refused(line: Line, tmp_path: Path) -> None:
