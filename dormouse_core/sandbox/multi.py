@@ -28,7 +28,7 @@ from typing import Any, Literal
 from dormouse_core.ledger import DormouseError
 from dormouse_core.sandbox import multi_child
 from dormouse_core.sandbox.child import HEAD
-from dormouse_core.sandbox.limits import MULTI_LAYERS, Isolation
+from dormouse_core.sandbox.limits import FORK_BAN, MULTI_LAYERS, Isolation
 from dormouse_core.sandbox.runner import SEALS, End
 from dormouse_core.sandbox.seccomp import Profile, program
 from dormouse_core.sandbox.syscalls import ARCHES
@@ -190,7 +190,8 @@ class _Run:
             raise DormouseError(f"no jail for several processes on this machine ({why}): it needs user namespaces and Landlock. Allow user "
                                 "namespaces (sysctl user.max_user_namespaces; in a container: a seccomp profile that permits unshare and "
                                 "mount), or judge such tasks on another machine.")
-        return (*MULTI_LAYERS, f"landlock{json.loads(hello[1:])['abi']}", *(["bwrap"] if self.order["bwrap"] else []))
+        held = [name for name in MULTI_LAYERS if name != FORK_BAN or not (self.order["bwrap"] and os.getuid() == 0)]  # root is not counted
+        return (*held, f"landlock{json.loads(hello[1:])['abi']}", *(["bwrap"] if self.order["bwrap"] else []))
 
     def _watch(self, process: "subprocess.Popen[bytes]", out: int, answers: int) -> None:
         """Read until the keeper is done or a limit is passed; then everything in there ends with the stem."""
@@ -260,19 +261,20 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _command(order: dict[str, Any], fd: int) -> list[str]:
-    python = getattr(sys, "_base_executable", None) or sys.executable
-    zygote = str(Path(__file__).with_name("zygote.py"))
-    inner = [python, "-s", "-S", "-P", "-B", zygote, str(fd)]
+    python, here = getattr(sys, "_base_executable", None) or sys.executable, Path(__file__).parent
+    flags = ["-s", "-S", "-P", "-B"]
     if not order["bwrap"]:
-        return inner
+        return [python, *flags, str(here / "zygote.py"), str(fd)]
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise DormouseError("bubblewrap was asked for and there is no `bwrap` on the PATH: install it, or take the native runner")
-    shown = [word for path in (*order["visible"], os.path.dirname(zygote)) for word in ("--ro-bind-try", path, path)]
-    hidden = [word for base in (sys.base_prefix, "/usr", "/usr/local") for folder in Path(base).glob("lib*/python3*/*-packages")
-              for word in ("--tmpfs", str(folder))]
+    shown = [word for path in order["visible"] for word in ("--ro-bind-try", path, path)]
+    packages = (folder for base in dict.fromkeys((sys.base_prefix, "/usr", "/usr/local"))
+                for folder in Path(base).glob("lib*/python3*/*-packages"))
+    hidden = [word for folder in packages for word in ("--tmpfs", str(folder))]
     return [bwrap, "--unshare-all", "--die-with-parent", "--new-session", *shown, *hidden, "--dev", "/dev", "--tmpfs", multi_child.WORK,
-            "--tmpfs", "/tmp", "--cap-drop", "ALL", "--", *inner]
+            "--tmpfs", "/tmp", "--ro-bind", str(here), multi_child.OWN, "--cap-drop", "ALL", "--", python, *flags,
+            f"{multi_child.OWN}/zygote.py", str(fd)]
 
 
 def tree(pid: int) -> tuple[float, int]:

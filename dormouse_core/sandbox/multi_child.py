@@ -17,6 +17,8 @@ from typing import Any
 from dormouse_core.sandbox import child, kernel, namespaces
 
 WORK = "/work"
+OWN = "/room"
+"""Where these sources stand under bwrap; the command may not read them."""
 SHARES = (WORK, "/tmp", "/dev/shm")
 DEVICES = ("null", "zero", "full", "random", "urandom")
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
@@ -81,7 +83,7 @@ def rules() -> list[tuple[str, int]]:
     """Landlock: read and execute the system and the interpreter, write in /work and /tmp and to the devices."""
     read = kernel.READ_FILE | kernel.READ_DIR | kernel.EXECUTE
     anything = read | kernel.WRITE_ALL
-    visible = [f"/{name}" for name in os.listdir("/") if name not in ("canary", "dev", "disk", "proc", "work", "tmp")]
+    visible = [f"/{name}" for name in os.listdir("/") if name not in ("canary", "dev", "disk", "proc", "work", "tmp", "room")]
     return ([("/", kernel.READ_DIR)] + [(path, read) for path in visible] + [(path, anything) for path in SHARES]
             + [(f"/dev/{name}", kernel.READ_FILE | kernel.WRITE_FILE) for name in DEVICES])
 

@@ -1,6 +1,7 @@
 """run_multi: a command of several processes sees its workspace and the system, reaches nothing else, and leaves nothing behind."""
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dormouse_core.ledger import DormouseError
 from dormouse_core.sandbox.multi import PYTHON, MultiLimits, MultiOutcome, run_multi, tree
 from dormouse_core.sandbox.runner import End
 
@@ -116,6 +118,21 @@ def test_a_path_outside_the_workspace_and_an_empty_command_are_refused(call: Cal
 def test_a_command_that_does_not_exist_is_the_commands_fault() -> None:
     got = run_multi({}, ["/usr/bin/no-such-program"])
     assert (got.end, got.exit_code) == (End.CLEAN, 127)
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_bubblewrap_makes_the_same_jail() -> None:
+    source = ("import os\nopen('made', 'w').write('x')\nfor path in ('/x', '/usr/x', '/room/zygote.py'):\n    try:\n"
+              "        open(path, 'r+')\n        print('reached')\n    except OSError:\n        print('refused')\n")
+    got = python(source, runner="bwrap", keep=["made"])
+    assert (got.end, got.exit_code, got.output, got.files) == (End.CLEAN, 0, b"refused\n" * 3, {"made": b"x"})
+    assert "bwrap" in got.layers
+
+
+def test_a_runner_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(DormouseError, match="bwrap"):
+        python("pass", runner="bwrap")
 
 
 def test_the_tree_of_a_process_counts_its_own_cpu_and_memory() -> None:
