@@ -23,13 +23,16 @@ from dormouse_core.policy.model import Policy
 
 NORM_LIMIT = 1e18
 """A gradient beyond this would overflow when squared in fp32."""
+_PIECE = 1 << 22
+"""Elements of a gradient whose norm is taken at once."""
 
 
 class Pool(Protocol):
     """What an update needs of `rollouts.workers.WorkerPool`."""
 
     def set_weights(self, policy: Policy) -> None: ...
-    def map(self, function: Callable[..., Any], items: Iterable[Any], *, reference: bool = False) -> list[Any]: ...
+    def map(self, function: Callable[..., Any], items: Iterable[Any], on_done: Callable[[int, Any], None] | None = None, *,
+            reference: bool = False) -> list[Any]: ...
 
 
 class Optimizer(Protocol):
@@ -57,14 +60,31 @@ class TextWork:
     count_load: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
     """What one micro-batch gives: gradient [P] over the touched parameters in their registered order, and its report."""
 
-    gradient_P: np.ndarray
+    packed_P: np.ndarray
+    """float32, or the 16 bits of bfloat16 as int16: in the policy's own type, which is what travels and what is summed."""
     touched: tuple[str, ...]
     report: dict[str, float]
     load_E: np.ndarray | None
+
+    @property
+    def tensor_P(self) -> Tensor:
+        """The gradient in the policy's type; no copy."""
+        packed = torch.from_numpy(self.packed_P)
+        return packed.view(torch.bfloat16) if packed.dtype is torch.int16 else packed
+
+    @property
+    def gradient_P(self) -> np.ndarray:
+        """The gradient as float32."""
+        return self.tensor_P.float().numpy()
+
+    def size(self) -> float:
+        """Its norm in float64."""
+        squares = (torch.linalg.vector_norm(piece.double()).square() for piece in self.tensor_P.split(_PIECE))
+        return math.sqrt(sum(float(square) for square in squares))
 
 
 @dataclass(slots=True)
@@ -82,6 +102,7 @@ class Outcome:
 def gradient(policy: Policy, work: RlWork | TextWork, reference: Policy | None = None) -> Part:
     """Gradient of one micro-batch. Leaves no trace in the policies it is given. reference: the cycle's base, where there is KL."""
     policy.train()
+    policy.refresh()  # the weights decoding made for itself are a copy nobody needs now
     policy.count_load = isinstance(work, TextWork) and work.count_load
     load_E = cast(Tensor, policy.load_E)
     kept_E = load_E.clone()
@@ -92,13 +113,27 @@ def gradient(policy: Policy, work: RlWork | TextWork, reference: Policy | None =
         loss, report = depth.text_loss(policy, work.batch, work.deep_weight)
         loss = loss * work.scale
     named = [(name, p) for name, p in policy.named_parameters() if p.requires_grad]
-    found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
-    touched = [(name, g) for (name, _), g in zip(named, found, strict=True) if g is not None]
-    flat = torch.cat([g.detach().reshape(-1).float() for _, g in touched])
+    found: list[Tensor | None] = list(torch.autograd.grad(loss, [p for _, p in named], allow_unused=True))
+    del loss
+    touched = [name for (name, _), g in zip(named, found, strict=True) if g is not None]
+    packed = _packed(found)
     load = (load_E - kept_E).numpy() if policy.count_load else None
     load_E.copy_(kept_E)
     policy.count_load = False
-    return Part(flat.numpy(), tuple(name for name, _ in touched), report, load)
+    return Part(packed, tuple(touched), report, load)
+
+
+def _packed(found: list[Tensor | None]) -> np.ndarray:
+    """The gradients behind one another; each is let go once it is copied, so that there are never two of all."""
+    first = next(g for g in found if g is not None)
+    flat_P, at = first.new_empty(sum(g.numel() for g in found if g is not None)), 0
+    del first
+    for i, g in enumerate(found):
+        if g is not None:
+            flat_P[at : at + g.numel()] = g.detach().reshape(-1)
+            at += g.numel()
+            found[i] = None
+    return (flat_P.view(torch.int16) if flat_P.dtype is torch.bfloat16 else flat_P.float()).numpy()
 
 
 def base_log_probs(policy: Policy, batch: StepBatch) -> Tensor:
@@ -124,14 +159,17 @@ def update(policy: Policy, optimizer: Optimizer, pool: Pool, works: Sequence[RlW
     """
     if not works:
         return Outcome()
-    parts: list[Part] = pool.map(gradient, works, reference=reference)
+    total = _Sum(policy)
+    parts: list[Part] = pool.map(gradient, works, total.take, reference=reference)
     outcome = Outcome(report=merged([p.report for p in parts]), policy=policy.config)
-    size = sum(float(np.linalg.norm(p.gradient_P.astype(np.float64))) for p in parts)
     whole = outcome.report.get("log_ratio_max", 0.0) <= RATIO_LIMIT and math.isfinite(outcome.report.get("text_sum", 0.0))
-    if not (whole and size < NORM_LIMIT):
+    if not (whole and total.size < NORM_LIMIT):
+        optimizer.zero_grad()
         outcome.finite = False
         return outcome
-    _hand_over(policy, parts)
+    loads = [part.load_E for part in parts if part.load_E is not None]
+    if loads:
+        cast(Tensor, policy.load_E).add_(torch.from_numpy(np.sum(loads, axis=0)))
     outcome.gradient_norm = optimizer.step()
     optimizer.zero_grad()
     outcome.applied = True
@@ -147,19 +185,30 @@ def merged(reports: Sequence[dict[str, float]]) -> dict[str, float]:
     return out
 
 
-def _hand_over(policy: Policy, parts: Sequence[Part]) -> None:
-    """Sum the parts into `.grad`, in order; parameters no part touched keep None, so the optimizer leaves them alone."""
-    parameters = dict(policy.named_parameters())
-    for part in parts:
-        offset = 0
+class _Sum:
+    """Adds parts into `.grad` in micro-batch order as they come, and lets each go: there is never more than one beside the sum, but
+    for those that come early. Parameters no part touched keep None, so the optimizer leaves them alone."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.parameters = dict(policy.named_parameters())
+        self.early: dict[int, Part] = {}
+        self.next, self.size = 0, 0.0
+
+    def take(self, index: int, part: Part) -> None:
+        self.early[index] = part
+        while self.next in self.early:
+            self._add(self.early.pop(self.next))
+            self.next += 1
+
+    def _add(self, part: Part) -> None:
+        self.size += part.size()
+        gradient_P, offset = part.tensor_P, 0
         for name in part.touched:
-            p = parameters[name]
-            piece = torch.from_numpy(part.gradient_P[offset : offset + p.numel()]).view_as(p).to(p)
+            p = self.parameters[name]
+            piece = gradient_P[offset : offset + p.numel()].view_as(p).to(p)
             p.grad = piece.clone() if p.grad is None else p.grad.add_(piece)
             offset += p.numel()
-    loads = [part.load_E for part in parts if part.load_E is not None]
-    if loads:
-        cast(Tensor, policy.load_E).add_(torch.from_numpy(np.sum(loads, axis=0)))
+        part.packed_P = np.empty(0, dtype=part.packed_P.dtype)
 
 
 class Fuse:
