@@ -10,11 +10,13 @@ and seed give the same identity.
 import copy
 import hashlib
 import json
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from dormouse_core.artifacts.first_settings import FIRST
 from dormouse_core.artifacts.provenance import Provenance
 from dormouse_core.config.run import RunConfig
 
@@ -23,11 +25,6 @@ NO_EFFECT = frozenset({
     "train.log_every", "train.ckpt_every", "rl.ckpt_every", "policy.recompute",
 })
 """Settings that never change what is computed: where a preset was read from, speed, and how often something is saved or said."""
-LATER = {"policy.dtype": "float32"}
-"""Settings that came after the first checkpoints, with the value that means what was done before: at that value they are left out,
-so a run that does not use them keeps its identities."""
-
-
 def canonical(value: Any) -> bytes:
     """Canonical JSON bytes. Raises ValueError on NaN and infinities, which JSON cannot hold."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -49,21 +46,41 @@ def identity(content: str, provenance: Provenance) -> str:
 
 
 def config_content(config: RunConfig) -> dict[str, Any]:
-    """The configuration as far as it decides results: everything but NO_EFFECT, and LATER where it says nothing new."""
+    """The configuration as far as it decides results: everything but NO_EFFECT, and settings that came later at their default."""
     return decisive(config.model_dump(mode="json"))
 
 
 def decisive(tree: dict[str, Any]) -> dict[str, Any]:
-    """The same of a configuration as it was stored: settings that did not exist yet stay absent, so an older file keeps its identity."""
+    """The same of a configuration as it was stored. A setting that did not exist yet is absent, and one that came later is left out
+    while it says what was done before: so an older file keeps its identity, and so does a run that uses nothing new."""
     kept = copy.deepcopy(tree)
-    for name in NO_EFFECT | LATER.keys():
+    for name in NO_EFFECT:
         *sections, leaf = name.split(".")
         node = kept
         for section in sections:
             node = node.get(section, {})
-        if name in NO_EFFECT or node.get(leaf) == LATER[name]:
-            node.pop(leaf, None)
+        node.pop(leaf, None)
+    _leave_out(kept, _defaults(), "")
     return kept
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return RunConfig().model_dump(mode="json")
+
+
+def _leave_out(node: dict[str, Any], default: Any, path: str) -> None:
+    """Take settings at their default out of `node`, where FIRST does not name them."""
+    for name in list(node):
+        here = f"{path}{name}"
+        known = default.get(name) if isinstance(default, dict) else None
+        if here in FIRST:
+            continue
+        if not any(first.startswith(f"{here}.") for first in FIRST):
+            if node[name] == known:
+                del node[name]
+        elif isinstance(node[name], dict):
+            _leave_out(node[name], known, f"{here}.")
 
 
 def column_hashes(table: pa.Table) -> dict[str, str]:
