@@ -4,53 +4,10 @@
 // any batch, also a batch of one. Vectors are the compiler's own (16 floats; it splits them where registers are narrower).
 // Layout of weights and activations: policy/native.py, the only caller. All widths are multiples of 16 (padded there).
 
-#include <cmath>
-#include <cstdint>
-#include <cstring>
+#include "vec.h"
 
-typedef float v16 __attribute__((vector_size(64)));
-typedef int32_t i16 __attribute__((vector_size(64)));
-
-static inline v16 load(const float* p) { v16 x; std::memcpy(&x, p, 64); return x; }
-static inline void store(float* p, v16 x) { std::memcpy(p, &x, 64); }
-static inline v16 all(float x) { return v16{} + x; }
-
-static inline float total(v16 x) {
-    float s[16], out = 0;
-    store(s, x);
-    for (int half = 8; half; half /= 2) for (int i = 0; i < half; i++) s[i] += s[i + half];
-    out = s[0];
-    return out;
-}
-
-static inline v16 exp16(v16 x) {
-    const float magic = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
-    x = x < all(-87.f) ? all(-87.f) : x;
-    x = x > all(88.f) ? all(88.f) : x;
-    v16 shifted = x * 1.44269504088896341f + magic;
-    v16 whole = shifted - magic;
-    v16 r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-    v16 p = all(1.f / 5040);
-    p = p * r + 1.f / 720; p = p * r + 1.f / 120; p = p * r + 1.f / 24; p = p * r + 1.f / 6; p = p * r + .5f; p = p * r + 1.f; p = p * r + 1.f;
-    i16 bits, base;
-    v16 magics = all(magic);
-    std::memcpy(&bits, &shifted, 64);
-    std::memcpy(&base, &magics, 64);
-    bits = (bits - base + 127) << 23;
-    v16 scale;
-    std::memcpy(&scale, &bits, 64);
-    return p * scale;
-}
-
-static inline v16 sigmoid16(v16 x) { return 1.f / (1.f + exp16(-x)); }
 static void sigmoid_in(float* x, long n) { for (long i = 0; i < n; i += 16) store(x + i, sigmoid16(load(x + i))); }
 static void silu_in(float* x, long n) { for (long i = 0; i < n; i += 16) { v16 y = load(x + i); store(x + i, y * sigmoid16(y)); } }
-
-static inline float dot(const float* a, const float* b, long n) {
-    v16 s{};
-    for (long i = 0; i < n; i += 16) s += load(a + i) * load(b + i);
-    return total(s);
-}
 
 static void rms(const float* x, float* y, long n, float eps) {
     float scale = 1.f / std::sqrt(dot(x, x, n) / n + eps);
@@ -84,26 +41,34 @@ static inline void tile(const float* A, long lda, const float* W, long K, float*
 
 template <int R>
 static __attribute__((noinline)) void stripe(const float* A, long lda, const float* W, long K, long P, float* Y, long ldy, const float* bias) {
-    constexpr int C = R >= 5 ? 3 : R >= 3 ? 4 : 8;
+    constexpr int C = R >= 3 ? 4 : 8;
     long p = 0;
     for (; p + C <= P; p += C) tile<R, C>(A, lda, W + p * K * 16, K, Y + 16 * p, ldy, bias ? bias + 16 * p : nullptr);
     for (; p < P; p++) tile<R, 1>(A, lda, W + p * K * 16, K, Y + 16 * p, ldy, bias ? bias + 16 * p : nullptr);
 }
 
-// Y[M, 16 P] = A[M, K] W + bias, ldy floats between rows of Y.
-static __attribute__((noinline)) void product(const float* A, long lda, long M, const float* W, long K, long P, float* Y, long ldy, const float* bias = nullptr) {
-    for (long m = 0; m < M; m += 8) {
-        const float* a = A + m * lda;
-        float* y = Y + m * ldy;
-        switch (M - m) {
-            case 1: stripe<1>(a, lda, W, K, P, y, ldy, bias); break;
-            case 2: stripe<2>(a, lda, W, K, P, y, ldy, bias); break;
-            case 3: stripe<3>(a, lda, W, K, P, y, ldy, bias); break;
-            case 4: stripe<4>(a, lda, W, K, P, y, ldy, bias); break;
-            case 5: stripe<5>(a, lda, W, K, P, y, ldy, bias); break;
-            case 6: stripe<6>(a, lda, W, K, P, y, ldy, bias); break;
-            case 7: stripe<7>(a, lda, W, K, P, y, ldy, bias); break;
-            default: stripe<8>(a, lda, W, K, P, y, ldy, bias);
+typedef void (*Tile)(const float*, long, const float*, long, float*, long, const float*);
+template <int C>
+static Tile tile_of(long rows) {
+    static const Tile by_rows[8] = {tile<1, C>, tile<2, C>, tile<3, C>, tile<4, C>, tile<5, C>, tile<6, C>, tile<7, C>, tile<8, C>};
+    return by_rows[rows - 1];
+}
+
+// Y[M, 16 P] = A[M, K] W + bias, ldy floats between rows of Y. Three panels of W stay in the cache while all rows pass.
+static __attribute__((noinline)) void product(const float* A, long lda, long M, const float* W, long K, long P, float* Y, long ldy,
+                                              const float* bias = nullptr) {
+    switch (M) {
+        case 1: stripe<1>(A, lda, W, K, P, Y, ldy, bias); return;
+        case 2: stripe<2>(A, lda, W, K, P, Y, ldy, bias); return;
+        case 3: stripe<3>(A, lda, W, K, P, Y, ldy, bias); return;
+        case 4: stripe<4>(A, lda, W, K, P, Y, ldy, bias); return;
+    }
+    for (long p = 0; p < P; p += 3) {
+        const long width = P - p < 3 ? P - p : 3;
+        for (long m = 0; m < M; m += 8) {
+            const long rows = M - m < 8 ? M - m : 8;
+            Tile t = width == 3 ? tile_of<3>(rows) : width == 2 ? tile_of<2>(rows) : tile_of<1>(rows);
+            t(A + m * lda, lda, W + p * K * 16, K, Y + m * ldy + 16 * p, ldy, bias ? bias + 16 * p : nullptr);
         }
     }
 }
