@@ -29,7 +29,7 @@ from typing import Self
 
 from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.ledger import DormouseError, Ledger
-from dormouse_core.sandbox import limits, wire
+from dormouse_core.sandbox import limits, probes, wire  # noqa: F401 - probes: its bytecode is written here, zygotes write none
 from dormouse_core.sandbox.child import HEAD
 from dormouse_core.sandbox.limits import JailMode
 from dormouse_core.sandbox.seccomp import Profile, stages

@@ -14,7 +14,7 @@ import pytest
 
 from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.ledger import Ledger
-from dormouse_core.sandbox.runner import Runners
+from dormouse_core.sandbox.runner import IN_FLIGHT, Runners
 from dormouse_core.verifiers.judge import judge
 from dormouse_core.verifiers.verdict import Verdict, VerdictClass
 from tests.adversarial.configurations import CONFIGURATIONS, NEED_ROOT
@@ -124,17 +124,18 @@ def test_killed_runner_gives_verifier_error_for_what_it_ran_and_the_rest_is_judg
     with Runners(config, ledger) as runners:
         judge([attempt(RIGHT)], config, ledger, runners)
         (victim,) = runners.pids
-        slow = [attempt(f"import time\n# {i}\ntime.sleep(0.3)\n{RIGHT}", f"slow{i}") for i in range(4)]
+        slow = [attempt(f"import time\n# {i}\ntime.sleep(0.5)\n{RIGHT}", f"slow{i}") for i in range(6)]
         quick = [attempt(f"# {i}\n{RIGHT}", f"quick{i}") for i in range(20)]
-        timer = threading.Timer(0.15, os.kill, (victim, 9))
+        timer = threading.Timer(0.6, os.kill, (victim, 9))
         timer.start()
         verdicts = judge([*slow, *quick], config, ledger, runners)
         timer.join()
         assert runners.pids != (victim,)
     classes = [v.verdict for v in verdicts]
-    assert classes.count(VerdictClass.VERIFIER_ERROR) == 2 and classes.count(VerdictClass.PASS) == 22
+    lost = classes.count(VerdictClass.VERIFIER_ERROR)
+    assert 1 <= lost <= IN_FLIGHT and classes.count(VerdictClass.PASS) == len(classes) - lost == 26 - lost
     assert all(v.decided_by == "exec.runner" and v.score == 0 for v in verdicts if v.verdict is VerdictClass.VERIFIER_ERROR)
-    assert ledger.counts["exec.runner_restarts"] == 1 and ledger.counts["exec.lost_to_runner_death"] == 2
+    assert ledger.counts["exec.runner_restarts"] == 1 and ledger.counts["exec.lost_to_runner_death"] == lost
 
 
 def test_runner_that_keeps_dying_ends_the_batch_without_a_score() -> None:
