@@ -1,5 +1,6 @@
 """No hostile program passes, each gets the class and the decider that fit it, nothing around the jail is touched, nothing stays."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -147,7 +148,8 @@ def test_runner_that_keeps_dying_ends_the_batch_without_a_score() -> None:
         def hunt() -> None:
             while not stop.is_set():
                 for pid in runners.pids:
-                    os.kill(pid, 9)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, 9)
                 time.sleep(0.01)
 
         hunter = threading.Thread(target=hunt)
