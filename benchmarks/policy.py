@@ -6,7 +6,7 @@
 One thread, one process. Ours and the peer's work alternate, and each number is the best of the repeats in CPU-seconds of the process
 (wall beside it), so a busy neighbour disturbs it least. The peer (benchmarks/peer.py) is a byte Llama of random weights with the same
 multiply-adds a byte, attention at the mean context included; the ratio at equal active parameters stands beside it. A bound is judged
-on each preset and each way to compute (policy.decode, policy.window) that is printed: HOLDS or FALLS SHORT.
+on each preset and each way to compute (policy.decode) that is printed: HOLDS or FALLS SHORT.
 """
 
 import argparse
@@ -156,10 +156,8 @@ class Bench:
         print(f"  peer: {size}; {ids_BL.shape[0]} x {ids_BL.shape[1]} bytes a step, optimizer included")
         for dtype, bound in (("float32", 1.25), ("bfloat16", None)):
             theirs = peer.Trainer(peer.build(size, getattr(torch, dtype)))
-            works: list[Callable[[], object]] = [self.train_work(dtype=dtype, window=how) for how in WAYS]
-            *mine, other = measure([*works, lambda t=theirs: t.step(ids_BL)], self.repeats)
-            for how, cost in zip(WAYS, mine, strict=True):
-                self.report.ratio(f"training, {dtype}, window={how}, bytes/s", ids_BL.numel(), cost, other, bound)
+            mine, other = measure([self.train_work(dtype=dtype), lambda t=theirs: t.step(ids_BL)], self.repeats)
+            self.report.ratio(f"training, {dtype}, bytes/s", ids_BL.numel(), mine, other, bound)
 
     def train_work(self, **changes: str) -> Callable[[], object]:
         """A training step of a policy of its own."""
@@ -195,12 +193,11 @@ class Bench:
 
     def peak(self) -> None:
         peak, amount = peak_madds(self.repeats), self.batch_BL.numel()
-        trains = measure([self.train_work(window=how) for how in WAYS], 2 * self.repeats)
+        (train,) = measure([self.train_work()], 2 * self.repeats)
         peak = max(peak, peak_madds(self.repeats))
         self.report.line("GEMM peak of this thread, fp32, GFLOP/s", f"{2 * peak / 1e9:.0f}")
-        for how, train in zip(WAYS, trains, strict=True):
-            share = amount * self.counts.madds_per_byte * BACKWARD / train.cpu / peak
-            self.report.line(f"share of it in training, window={how}", rate(amount, train), "", f"{share:.1%}", ">= 50 %", share >= 0.5)
+        share = amount * self.counts.madds_per_byte * BACKWARD / train.cpu / peak
+        self.report.line("share of it in training, fp32", rate(amount, train), "", f"{share:.1%}", ">= 50 %", share >= 0.5)
         for how in WAYS:
             decoder, ids_B = self.policy(decode=how), some_bytes(64)
             state = decoder.initial_state(64)

@@ -1,4 +1,4 @@
-// Vectors of 16 floats (the compiler splits them where registers are narrower) and what both files here do with them.
+// Vectors of 16 floats (the compiler splits them where registers are narrower) and what is done with them.
 // Every sum runs in one order, whatever stands around the row.
 
 #pragma once
