@@ -11,11 +11,11 @@ from dormouse_pipeline.cli.options import AsJson, emit, grid, out, resumable
 from dormouse_pipeline.cli.progress import Reporter
 
 if TYPE_CHECKING:
+    from dormouse_core.admission.own import FolderReport
     from dormouse_core.ledger import Ledger
     from dormouse_core.tasks.task import Task
 
 group = typer.Typer(name="tasks", no_args_is_help=True, help="Look at the tasks: families, single tasks, and their self-check.")
-Names = Annotated[list[str] | None, typer.Argument(help="Families; all when none is named.", show_default=False)]
 TasksDir = Annotated[Path | None, typer.Option("--tasks-dir", envvar="DORMOUSE_TASKS_DIR", help="Folder of public task files.",
                                                show_default=False)]
 
@@ -71,13 +71,20 @@ def _show(found: "Sequence[Task]") -> None:
 
 @group.command("check")
 @resumable("Nothing was changed.")
-def check(names: Names = None, per_cell: Annotated[int, typer.Option("--per-cell", help="Tasks a cell.", min=1)] = 3,
+def check(names: Annotated[list[str] | None, typer.Argument(
+              help="Families (all when nothing is named), or one folder of task files.", show_default=False)] = None,
+          per_cell: Annotated[int, typer.Option("--per-cell", help="Tasks a cell.", min=1)] = 3,
           seed: Annotated[int, typer.Option("--seed", help="Root of the draws.")] = 1, tasks_dir: TasksDir = None,
+          limit: Annotated[int, typer.Option("--limit", help="With a folder: at most so many tasks of each file; 0 is all.", min=0)] = 0,
           json: AsJson = False) -> None:
-    """Judge every reference (must pass) and one wrong answer a task (must not). Exit code 1 when one does not hold.
+    """Of families: judge every reference (must pass) and one wrong answer a task (must not). Of a folder: put every task of its files
+    through the admission gate and print the first rule that refuses each. Exit code 1 when anything does not hold.
 
     Without names also every task file of --tasks-dir: a broken line is named and counted, a reference that fails is refused.
     """
+    if names and len(names) == 1 and Path(names[0]).is_dir():
+        _check_folder(Path(names[0]), limit, json)
+        return
     if not names and tasks_dir is not None and not tasks_dir.is_dir():
         raise DormouseError(f"the tasks directory {tasks_dir} is not a folder; name the folder of public task files with --tasks-dir or "
                             "DORMOUSE_TASKS_DIR, or leave it out to check the generated families alone")
@@ -93,6 +100,28 @@ def check(names: Names = None, per_cell: Annotated[int, typer.Option("--per-cell
           "yes" if r["holds"] else "NO"] for r in rows]), markup=False))
     if bad:
         raise typer.Exit(1)
+
+
+def _check_folder(folder: Path, limit: int, json: bool) -> None:
+    from dormouse_core.admission.own import admit_folder
+
+    with Reporter(quiet=json) as reporter:
+        found = admit_folder(folder, limit, reporter.ledger())
+    emit(found.model_dump(mode="json") | {"holds": found.holds}, json, lambda: _show_gate(found))
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def _show_gate(found: "FolderReport") -> None:
+    from dormouse_core.admission.gate import Rule
+
+    failing = [rule for rule in Rule if any(rule in row.refused for row in found.rows)]
+    out.print(grid("the admission gate", ["source", "tasks", "admitted", *(f"{rule}" for rule in failing), "broken lines", "unchecked"], [
+        [row.source, row.tasks, row.admitted, *(row.refused.get(rule, 0) for rule in failing), row.broken,
+         ", ".join(f"{rule} {n}" for rule, n in row.unchecked.items()) or "-"] for row in found.rows]), markup=False)
+    if found.refused:
+        out.print(grid("\nrefused (the first of each file and rule)", ["task", "source", "rule", "why"], [
+            [r.task_id[:12], r.source, str(r.refused_by), r.reason] for r in found.examples()]), markup=False)
 
 
 def _check_families(names: Sequence[str], per_cell: int, seed: int, ledger: "Ledger") -> list[dict[str, Any]]:

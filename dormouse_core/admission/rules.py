@@ -1,0 +1,138 @@
+"""What a task's own text decides, without running anything: novelty, budget, leaks, guesses.
+
+Each function says why a task is refused, or "" where the rule holds, or None where the task has nothing to check it by.
+"""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from dormouse_core.encoding import escape
+from dormouse_core.tasks.task import Task, VerifierKind
+from dormouse_core.verifiers.hack_screen_visible import visible_examples
+
+SHORT = 4
+"""Bytes from which an answer in the prompt is no coincidence."""
+GUESS, LUCK = 0.5, 1e-3
+"""Highest share of one answer, and highest chance that guesses of that share get every hidden case."""
+WORDS, ALIKE = 5, 0.8
+"""Words a shingle, and the Jaccard similarity from which two prompts are one task."""
+FEWEST_SHINGLES = 20
+"""Prompts with fewer shingles are compared whole: a short notation says everything in every word."""
+FEWEST_TASKS = 20
+"""Tasks of a family below which the share of its commonest answer says nothing."""
+_MARKED = r"(?:\banswers?\b\s*(?:is|:|=+|->)?|\b(?:solution|expected|result|output)\s*(?:is|:|=+|->)|####|\bA:)\s*[\"'(\[]?\s*"
+"""What stands before an answer that a prompt gives away."""
+
+
+def canonical(task: Task) -> str:
+    """What makes two tasks one: the problem itself, whatever its hidden cases."""
+    return f"{task.family}\0{task.params['canonical']}" if "canonical" in task.params else task.prompt.decode("utf-8", "replace").strip()
+
+
+class Known:
+    """The tasks seen so far, for novelty."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, str] = {}
+        self._holders: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+        self._sizes: list[int] = []
+        self._names: list[str] = []
+
+    def novelty(self, task: Task) -> str:
+        """Remembers the task where it is new."""
+        key, name = canonical(task), task.source if task.source != "generated" else f"{task.cell} {task.id[:8]}"
+        if key in self._exact:
+            return f"the same problem as {self._exact[key]}"
+        pieces = {} if "canonical" in task.params else dict.fromkeys(_shingles(key))
+        if len(pieces) >= FEWEST_SHINGLES:
+            shared = Counter(i for piece in pieces for i in self._holders.get(piece, ()))
+            for i, n in shared.most_common(1):
+                if (alike := n / (len(pieces) + self._sizes[i] - n)) >= ALIKE:
+                    return f"{alike:.0%} of its word sequences are those of {self._names[i]}"
+            for piece in pieces:
+                self._holders[piece].append(len(self._sizes))
+            self._sizes.append(len(pieces))
+            self._names.append(name)
+        self._exact[key] = name
+        return ""
+
+
+def _shingles(text: str) -> list[tuple[str, ...]]:
+    words = re.findall(r"\w+|[^\w\s]", text.lower())
+    return [tuple(words[i : i + WORDS]) for i in range(len(words) - WORDS + 1)]
+
+
+def solvable(task: Task) -> str | None:
+    """The reference fits the byte budget (END counted) and the step limit."""
+    if not task.reference:
+        return None
+    need = sum(len(escape(action)) + 1 for action in task.reference)
+    if need > task.byte_budget:
+        return f"its reference needs {need} bytes, the budget is {task.byte_budget}"
+    return f"its reference takes {len(task.reference)} steps, the limit is {task.max_steps}" if len(task.reference) > task.max_steps else ""
+
+
+def leak(task: Task) -> str:
+    """No answer stands in the prompt: hidden values that are no input, a marked answer, or the reference itself."""
+    prompt = task.prompt.decode("utf-8", "replace")
+    solution = b"".join(task.reference).decode("utf-8", "replace").strip()
+    if task.verifier is VerifierKind.EXEC:
+        if len(solution) >= 4 * SHORT and solution in prompt:
+            return "its reference stands in the prompt"
+        return _leaked_value(task, prompt)
+    if task.verifier is VerifierKind.ENV_STEP:
+        told = len(task.reference) > 1 and len(solution) >= SHORT and solution in prompt
+        return "its reference actions stand in the prompt" if told else ""
+    answer = str(task.trusted.get("answer", "")).strip()
+    if len(answer) >= SHORT and re.search(_MARKED + re.escape(answer) + r"(?!\w)", prompt, re.IGNORECASE):
+        return "the prompt says which answer is right"
+    return ""
+
+
+def _leaked_value(task: Task, prompt: str) -> str:
+    cases = task.trusted.get("cases", ())
+    inputs = " ".join(str(case["args"]) for case in cases)
+    for index, case in enumerate(cases):
+        value = str(case["expected"]).strip()
+        if len(value) >= SHORT and value not in ("None", "True", "False") and value in prompt and value not in inputs:
+            return f"the value of hidden case {index} stands in the prompt"
+    return ""
+
+
+def hidden_behind_shown(task: Task) -> str:
+    """Some hidden case must not be shown."""
+    shown = {repr(e.args) for e in visible_examples(task)}
+    cases = task.trusted.get("cases", ())
+    if shown and cases and all(repr(ast.literal_eval(str(c["args"]))) in shown for c in cases):
+        return f"all {len(cases)} hidden cases are shown in the prompt"
+    return ""
+
+
+class Guesses:
+    """Shares of the commonest answer, over the tasks of one call."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._answers: defaultdict[str, Counter[Any]] = defaultdict(Counter)
+        for task in tasks:
+            if task.verifier is VerifierKind.EXACT:
+                self._answers[task.family][str(task.trusted.get("answer", ""))] += 1
+
+    def bound(self, task: Task) -> str | None:
+        """A policy that knows nothing is right at most GUESS of the time on one value, and with LUCK at most on all hidden cases."""
+        if task.verifier is VerifierKind.EXEC:
+            values = [str(case["expected"]) for case in task.trusted.get("cases", ())]
+            if not values:
+                return None
+            share = max(Counter(values).values()) / len(values)
+            if share > GUESS:
+                return f"{share:.0%} of its {len(values)} hidden cases have one value (limit {GUESS:.0%})"
+            return "" if share ** len(values) <= LUCK else f"{len(values)} hidden cases are guessed with chance {share ** len(values):.1g}"
+        share = task.guess_bound
+        if share >= 1:  # not measured
+            if sum(self._answers[task.family].values()) < FEWEST_TASKS:
+                return None
+            share = max(self._answers[task.family].values()) / sum(self._answers[task.family].values())
+        return "" if share <= GUESS else f"one answer is right in {share:.0%} of {task.family} (limit {GUESS:.0%})"

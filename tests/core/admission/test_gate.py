@@ -1,0 +1,228 @@
+"""The admission gate, rule by rule: a task that breaks one rule is refused by that rule, and admitted when that rule alone is left out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dormouse_core.admission import gate as gate_module
+from dormouse_core.admission.asserts import convert
+from dormouse_core.admission.gate import Admission, Rule, certify, gate
+from dormouse_core.admission.mutants import mutants, random_inputs
+from dormouse_core.admission.own import admit_folder
+from dormouse_core.config.stages import VerifyConfig
+from dormouse_core.config.suite import load_suite
+from dormouse_core.envs.environment import StopReason
+from dormouse_core.ledger import DormouseError, Ledger
+from dormouse_core.sandbox.runner import Runners
+from dormouse_core.tasks.own import own_task
+from dormouse_core.tasks.registry import draw
+from dormouse_core.tasks.task import Pool, Split, Task, Use, VerifierKind
+from dormouse_core.verifiers.attempt import Attempt
+from dormouse_core.verifiers.judge import judge
+from dormouse_core.verifiers.verdict import VerdictClass
+from tests.core.rollouts.made import changed
+
+CONFIG = VerifyConfig(workers=2)
+PAIRS = [(3, 5), (-2, 7), (0, 11), (12, -4), (50, 2), (-9, -9), (1, 1), (7, 30), (-40, 3), (22, 21), (6, 0), (-1, 13)]
+REFERENCE = "def f(a, b):\n    return a * 3 - b\n"
+
+
+def task(reference: str = REFERENCE, pairs: list[Any] | None = None, prompt: str = "three times a, less b", **fields: Any) -> Task:
+    """A task that every rule admits, cases from its own reference, with some fields changed."""
+    scope: dict[str, Any] = {}
+    exec(compile(reference, "reference", "exec"), scope)  # our own text
+    cases = [{"args": repr(p), "expected": repr(scope["f"](*p))} for p in pairs or PAIRS]
+    given = {"pool": Pool.CODE, "family": "t", "prompt": prompt.encode(), "environment": "answer", "verifier": VerifierKind.EXEC,
+             "split": Split.TRAIN, "use": Use.TRAIN, "trusted": {"entry_point": "f", "cases": cases}, "reference": (reference.encode(),),
+             "byte_budget": 400, "params": {"alternatives": [reference.replace("a * 3", "(a + a + a)")]}}
+    return Task(**given | fields)
+
+
+def question(prompt: str, answer: str, guess_bound: float) -> Task:
+    return Task(pool=Pool.MATH, family="q", prompt=prompt.encode(), environment="answer", verifier=VerifierKind.EXACT,
+                trusted={"answer": answer, "form": "string"}, reference=(answer.encode(),), guess_bound=guess_bound, split=Split.TRAIN,
+                use=Use.TRAIN)
+
+
+GOOD = task()
+STORY = " ".join(f"word{i} of the story" for i in range(20))
+CHECK = "def check(c):\n    assert c(2) == 4 and c(9) == 18\ncheck(f)\n"
+BROKEN: dict[Rule, list[tuple[Task, str]]] = {
+    Rule.NOVELTY: [(changed(GOOD, byte_budget=399), "the same problem")],
+    Rule.SOLVABLE: [(task(byte_budget=20), "the budget is 20"), (task(max_steps=1, reference=REFERENCE, byte_budget=3), "bytes")],
+    Rule.LEAK: [(task(pairs=[*PAIRS, (4000, 1)], prompt="three times a, less b: 11999"), "hidden case 12"),
+                (task(prompt=f"write {REFERENCE}"), "reference stands"),
+                (question("How many? The answer is 4711.", "4711", 0.1), "which answer is right")],
+    Rule.GUESS: [(task(pairs=[(1, 3)] * 8 + PAIRS[:4]), "have one value"), (task(pairs=PAIRS[:3]), "guessed with chance"),
+                 (question("yes or no?", "yes", 0.7), "right in 70%")],
+    Rule.DETERMINISM: [
+        (changed(GOOD, reference=(b"def f(a, b):\n    return a * 3 + b\n",), params={}), "judged fail"),
+        (changed(GOOD, params={}, reference=(
+            b"import os\ndef f(a, b):\n    return a * 3 - b if os.urandom(1)[0] > 60 else None\n",)), "judged")],
+    Rule.NULL: [(task("def f(a, b):\n    return a\n", params={}), "echo/0 passes"),
+                (task(start={"program_prefix": "def helper(a, b):\n    return 3 * a - b\n"}), "inherited_helper")],
+    Rule.LOOKUP: [(task(params=GOOD.params | {"visible_cases": [dict(c) for c in GOOD.trusted["cases"]]}), "are shown")],
+    Rule.HACKS: [(task(params={}, trusted={"entry_point": "f", "test_src": CHECK}, reference="def f(x):\n    return 2 * x\n", pairs=[(2,)]),
+                  "equal_to_all/0 passes")],
+    Rule.UNIQUENESS: [
+        (task(pairs=[(a, b) for a, b in PAIRS if a >= 0] + [(99, 1), (98, 5), (97, 3)],
+              params={"alternatives": ["def f(a, b):\n    return abs(a) * 3 - b\n"]}), "random inputs"),
+        (task(params={"alternatives": ["def f(a, b):\n    return a * 3 + b\n"]}), "another solution is judged fail")],
+    Rule.MUTANTS: [(task("def f(a, b):\n    if a > 60:\n        return (a + 7) * b - 11 * a + 5\n    return a * 3 - b\n", params={}),
+                    "small changes of the reference")],
+}
+
+
+RESTS_ON = {Rule.DETERMINISM: (Rule.MUTANTS,)}
+"""Rules that ask nothing of a task whose reference is wrong."""
+
+
+def refused(*tasks: Task, without: tuple[Rule, ...] = (), ledger: Ledger | None = None) -> list[tuple[Rule | None, str]]:
+    return [(a.refused_by, a.reason) for a in gate(tasks, CONFIG, ledger or Ledger(), without=without)]
+
+
+def test_a_good_task_is_admitted_with_every_rule_asked() -> None:
+    ledger = Ledger()
+    (found,) = gate([GOOD], CONFIG, ledger)
+    assert (found.refused_by, found.reason, found.unchecked) == (None, "", ())
+    assert ledger.counts["admission.admitted"] == 1 and not ledger.lines
+
+
+def test_every_rule_has_a_task_that_breaks_it() -> None:
+    assert list(BROKEN) == list(Rule)
+
+
+ROWS = [(rule, broken if rule is Rule.NOVELTY else changed(broken, prompt=broken.prompt + f" ({rule} {i})".encode()), why)
+        for rule, rows in BROKEN.items() for i, (broken, why) in enumerate(rows)]
+"""A prompt of its own for each, so that they are new."""
+
+
+@pytest.fixture(scope="module")
+def judged() -> tuple[list[Admission], Ledger]:
+    """Every broken task, behind a good one, in one call."""
+    ledger = Ledger()
+    return gate([GOOD, *(broken for _, broken, _ in ROWS)], CONFIG, ledger), ledger
+
+
+@pytest.mark.parametrize("row", range(len(ROWS)), ids=[f"{rule}" for rule, _, _ in ROWS])
+def test_a_task_that_breaks_a_rule_is_refused_by_it_and_named(row: int, judged: tuple[list[Admission], Ledger]) -> None:
+    (rule, broken, why), (found, ledger) = ROWS[row], judged
+    assert found[row + 1].refused_by is rule and why in found[row + 1].reason, found[row + 1]
+    assert any(broken.id[:12] in line and rule in line for line in ledger.lines)
+    assert ledger.counts[f"admission.refused.{rule}"] == len(BROKEN[rule]) and found[0].refused_by is None
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_it_is_refused_by_no_other(rule: Rule) -> None:
+    broken = next(t for r, t, _ in ROWS if r is rule)
+    tasks = (GOOD, broken) if rule is Rule.NOVELTY else (broken,)
+    assert [found for found, _ in refused(*tasks, without=(rule, *RESTS_ON.get(rule, ())))] == [None] * len(tasks)
+
+
+def test_nearly_the_same_words_are_no_new_task() -> None:
+    texts = (STORY, STORY.replace("word3 ", "word99 "))
+    first, second = (changed(GOOD, prompt=text.encode(), params={}) for text in texts)
+    other = changed(GOOD, prompt=STORY[::-1].encode(), params={})
+    assert [rule for rule, _ in refused(first, second, other, without=tuple(set(Rule) - {Rule.NOVELTY}))] == [None, Rule.NOVELTY, None]
+
+
+def test_what_cannot_be_checked_is_counted_never_passed_in_silence() -> None:
+    ledger = Ledger()
+    bare = changed(GOOD, reference=(), params={})
+    (found,) = gate([bare], CONFIG, ledger)
+    assert found.refused_by is None
+    assert set(found.unchecked) == {Rule.SOLVABLE, Rule.DETERMINISM, Rule.UNIQUENESS, Rule.MUTANTS}
+    assert all(ledger.counts[f"admission.unchecked.{rule}"] == 1 for rule in found.unchecked)
+
+
+def test_a_task_whose_data_cannot_be_used_is_refused_and_named() -> None:
+    data: list[dict[str, Any]] = [
+        {}, {"entry_point": "f", "cases": []}, {"entry_point": "f", "cases": [{"args": "1", "expected": "2"}]},
+        {"entry_point": "f", "cases": [{"args": "(1,)"}]}, {"entry_point": 7, "cases": 9}]
+    tasks = [changed(GOOD, trusted=trusted, params={}, prompt=str(i).encode(), reference=reference)
+             for reference in (GOOD.reference, ()) for i, trusted in enumerate(data, 10 * len(reference))]
+    assert all(rule is not None and reason for rule, reason in refused(*tasks))
+
+
+def test_mutants_differ_from_the_reference_and_lie_in_the_candidates_part() -> None:
+    shaped = draw("slice_function", 2, Split.TRAIN, 0, "gate")
+    found = mutants(shaped)
+    assert 3 <= len(found) <= 20 and len(set(found)) == len(found)
+    assert all(text.startswith("def f(s):\n    return ") for text in found)
+    assert mutants(changed(GOOD, reference=(b"not python (",))) == []
+
+
+def test_random_inputs_have_the_types_of_the_hidden_cases() -> None:
+    mixed = task("def f(a, b):\n    return len(a)\n", pairs=[([1, 2], {"k": (1.5, "x")}), ([], {"k": (0.0, "")})], params={})
+    for row, flag in random_inputs(mixed, 50):
+        assert type(row) is list and type(flag) is dict and all(type(v) is tuple for v in flag.values())
+
+
+def test_cells_are_certified_once_a_process(ledger: Ledger) -> None:
+    cells = [("slice_function", 1), ("gcd", 0)]
+    first = certify(cells, CONFIG, ledger, per_cell=1)
+    again = certify(cells, CONFIG, ledger, per_cell=1)
+    assert first == again and all(a.refused_by is None for a in first)
+    assert (ledger.counts["admission.cells"], ledger.counts["admission.cells_known"]) == (2, 2)
+
+
+def test_every_cell_that_nano_trains_is_admitted(ledger: Ledger) -> None:
+    cells = [(c.family, c.difficulty) for c in load_suite("nano").role("train")]
+    assert [(a.cell, a.reason) for a in certify(cells, CONFIG, ledger) if a.refused_by] == []
+
+
+def own_folder(folder: Path, *lines: object) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "mine.jsonl").write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    return folder
+
+
+PROGRAM = {"id": "p1", "prompt": "def f(a, b):\n    '''three times a, less b'''\n", "entry_point": "f",
+           "reference": "    return a * 3 - b\n", "tests": [dict(c) for c in GOOD.trusted["cases"]]}
+
+
+def test_a_folder_of_own_tasks_is_told_apart_task_by_task(tmp_path: Path, ledger: Ledger) -> None:
+    folder = own_folder(tmp_path / "own", PROGRAM, {"question": "3 + 4 = ?", "answer": 7}, PROGRAM | {"id": "p2"}, "not json",
+                        {"prompt": 5}, "", GOOD.model_dump_json())
+    report = admit_folder(folder, 0, ledger)
+    (row,) = report.rows
+    assert (row.tasks, row.admitted, row.broken, row.refused) == (4, 3, 2, {"novelty": 1}) and not report.holds
+    assert report.refused[0].source == "p2" and any("line 4 is no task" in line for line in ledger.lines)
+
+
+def test_a_folder_without_task_files_is_an_error_with_a_way_out(tmp_path: Path, ledger: Ledger) -> None:
+    with pytest.raises(DormouseError, match="one task a line"):
+        admit_folder(tmp_path, 0, ledger)
+
+
+def test_a_body_stands_behind_its_signature_and_a_whole_program_alone() -> None:
+    assert own_task(PROGRAM, "x").start == {"program_prefix": PROGRAM["prompt"]}
+    assert own_task(PROGRAM | {"reference": REFERENCE}, "x").start == {}
+
+
+def test_buggy_programs_that_pass_the_shown_tests_are_caught_by_the_hidden_ones(tasks_dir: Path, ledger: Ledger) -> None:
+    from dormouse_core.admission.labelled import _rows
+
+    hidden, shown = [], []
+    for row in _rows(tasks_dir, "humanevalfix/tasks"):
+        common = {"family": "fix", "prompt": row["id"].encode(), "pool": Pool.CODE, "environment": "answer", "verifier": VerifierKind.EXEC,
+                  "reference": (row["reference"].encode(),), "split": Split.PUBLIC, "use": Use.EVALUATION, "source": row["buggy"]}
+        hidden.append(Task(trusted={"entry_point": row["entry_point"], "test_src": row["test_src"]}, **common))
+        shown.append(Task(trusted={"entry_point": row["entry_point"], "test_src": row["example_test_src"]}, **common))
+    with Runners(CONFIG, ledger) as runners:
+        def passing(tasks: list[Task]) -> set[bytes]:
+            buggy = [Attempt(str(i), t, (t.source.encode(),), StopReason.SUBMITTED) for i, t in enumerate(convert(tasks, runners, ledger))]
+            verdicts = judge(buggy, CONFIG, ledger, runners)
+            return {a.task.prompt for a, v in zip(buggy, verdicts, strict=True) if v.verdict is VerdictClass.PASS}
+
+        traps = passing(shown)
+        assert len(traps) >= 5, "some buggy programs pass what is shown"
+        assert passing(hidden) == set()
+
+
+def test_a_broken_rule_of_the_gate_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above notice a gate that forgets a rule."""
+    monkeypatch.setattr(gate_module, "nulls", lambda task: iter(()))
+    assert refused(BROKEN[Rule.NULL][0][0])[0][0] is not Rule.NULL
