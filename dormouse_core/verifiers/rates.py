@@ -1,0 +1,16 @@
+"""The score interval of a rate (Wilson 1927), for rooms below evaluation."""
+
+from math import sqrt
+
+Z = 1.959963984540054
+"""Two-sided 95 %."""
+
+
+def wilson_bounds(passed: int, counted: int) -> tuple[float, float]:
+    """95 % bounds of one rate; (0, 1) without trials. Keeps its width at 0 and at 1."""
+    if counted <= 0:
+        return 0.0, 1.0
+    p = passed / counted
+    centre = (p + Z * Z / (2 * counted)) / (1 + Z * Z / counted)
+    half = Z / (1 + Z * Z / counted) * sqrt(p * (1 - p) / counted + Z * Z / (4 * counted**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
