@@ -53,6 +53,8 @@ class Op:
     reference: Callable[..., Results]
     mutates: tuple[int, ...] = ()
     """Arguments that are written in place."""
+    whole: tuple[int, ...] = ()
+    """Arguments whose whole shape makes another program; of others only the last of two or more dimensions does."""
     agree: Callable[[Results, Results], str | None] = close
     """How the kernel's results are held to the reference's: None, or what differs."""
 
@@ -95,8 +97,7 @@ def run(op: Op, *args: Any) -> Results:
     Raises DormouseError where a kernel that writes in place fails after its first call (its argument may be half written);
     lets a full device's torch.OutOfMemoryError pass: torch would need no less.
     """
-    key = (op.name, *((a.dtype, a.shape[-1] if a.dim() else 0, a.device.type) for a in args if isinstance(a, Tensor)))
-    name = f"kernel.{op.name}"
+    key, name = _specialisation(op, args), f"kernel.{op.name}"
     if key in _refused:
         SEEN.ask(name, False)
         return op.reference(*args)
@@ -123,6 +124,12 @@ def run(op: Op, *args: Any) -> Results:
         _proven.add(key)
     SEEN.ask(name, True)
     return got
+
+
+def _specialisation(op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What one proof covers: any number of rows."""
+    shapes = ((i, a, a.shape if i in op.whole else a.shape[1:][-1:]) for i, a in enumerate(args) if isinstance(a, Tensor))
+    return (op.name, *((i, a.dtype, a.device.type, tuple(shape)) for i, a, shape in shapes))
 
 
 def _refuse(op: Op, key: tuple[Any, ...], why: str) -> None:

@@ -103,11 +103,11 @@ def _inner_backward(
     return d_code, d_v.to(v_EFR.dtype), d_u.to(u_EFR.dtype)
 
 
-GROUPED_IN = Op("experts_in", "experts.grouped_in", _grouped_in)
-GROUPED_OUT = Op("experts_out", "experts.grouped_out", _grouped_out)
-GROUPED_WEIGHT = Op("experts_weight", "experts.grouped_weight", _grouped_weight)
-INNER = Op("experts_inner", "experts.inner", _inner)
-INNER_BACKWARD = Op("experts_inner_backward", "experts.inner_backward", _inner_backward)
+GROUPED_IN = Op("experts_in", "experts.grouped_in", _grouped_in, whole=(2,))
+GROUPED_OUT = Op("experts_out", "experts.grouped_out", _grouped_out, whole=(1,))
+GROUPED_WEIGHT = Op("experts_weight", "experts.grouped_weight", _grouped_weight, whole=(3,))
+INNER = Op("experts_inner", "experts.inner", _inner, whole=(1,))
+INNER_BACKWARD = Op("experts_inner_backward", "experts.inner_backward", _inner_backward, whole=(1,))
 
 
 class _In(torch.autograd.Function):

@@ -72,9 +72,25 @@ def test_a_kernel_that_disagrees_is_out_from_its_first_call_on(monkeypatch: pyte
 
 def test_another_width_or_dtype_is_checked_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel(monkeypatch, lambda x: (x * (3 if x.shape[-1] == 5 or x.dtype == torch.float64 else 2),))
-    for x in (torch.ones(2), torch.ones(5), torch.ones(2, dtype=torch.float64)):
+    for x in (torch.ones(1, 2), torch.ones(1, 5), torch.ones(1, 2, dtype=torch.float64)):
         assert (run(DOUBLE, x)[0] == 2).all()
     assert SEEN.arms() == {"kernel.double": "1/3"}
+
+
+def test_one_proof_covers_any_number_of_rows_and_another_shape_of_a_whole_argument_needs_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    proofs: list[int] = []
+
+    def reference(x: Tensor) -> Results:
+        proofs.append(1)
+        return (x * 2,)
+
+    kernel(monkeypatch, lambda x: (x * 2,))
+    for shape in ((4,), (5,), (1, 3), (7, 3), (2, 2, 3)):
+        run(Op("rows", "none.none", reference), torch.ones(shape))
+    assert len(proofs) == 2  # one dimension, and a last one of 3
+    for shape in ((1, 3), (7, 3)):
+        run(Op("whole", "none.none", reference, whole=(0,)), torch.ones(shape))
+    assert len(proofs) == 4
 
 
 @pytest.mark.parametrize("error", [NotImplementedError("too wide"), RuntimeError("no device"), ImportError("no triton")])
