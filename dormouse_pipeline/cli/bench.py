@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from dormouse_pipeline.cli import bench_verifier
 from dormouse_pipeline.cli.options import AsJson, Preset, Sets, emit, grid, out, resolved, resumable
 
 if TYPE_CHECKING:
     from dormouse_core.learning.throughput import Rate
 
-group = typer.Typer(no_args_is_help=True, help="Measure this machine.")
+group = typer.Typer(no_args_is_help=True, help="Measure this machine, and whether its verifier can be trusted.")
+group.command("verifier")(bench_verifier.verifier)
+group.command("screen")(bench_verifier.screen)
+group.command("honeypots")(bench_verifier.honeypots)
 
 
 @group.command("threads")
