@@ -202,7 +202,7 @@ def round_half_up(value: float) -> int:
 
 def _optimizer(bench: Bench, policy: Policy, steps: int) -> Optimizer:
     """SFT's optimizer at its constant rate: the controls go on from where SFT stopped, they do not anneal again."""
-    return build_optimizer(policy, bench.config.sft.optimizer.model_copy(update={"decay": "constant"}), steps)
+    return build_optimizer(policy, bench.config.sft.optimizer.model_copy(update={"decay": "constant"}), steps, bench.config.runtime.seed)
 
 
 def _updates(bench: Bench, name: str, policy: Policy, optimizer: Optimizer, rows: Rows, first: int, last: int) -> Iterator[int]:

@@ -105,9 +105,10 @@ def _collapse(made: Made) -> Outcome:
 def _parity(made: Made) -> Outcome:
     from dormouse_core.learning.monitor import PARITY_LIMIT
 
-    rows = made.store.read_checkpoint(made.artifact).state["metrics"]
-    gap = max((float(row.get("byte_gap_max", 0.0)) for row in rows), default=0.0)
-    return Outcome(gap <= PARITY_LIMIT, f"trainer and sampler log-probs differ by at most {gap:.2g} a byte (limit {PARITY_LIMIT:g})",
+    checkpoint = made.store.read_checkpoint(made.artifact)
+    limit = PARITY_LIMIT[checkpoint.config.policy.dtype]
+    gap = max((float(row.get("byte_gap_max", 0.0)) for row in checkpoint.state["metrics"]), default=0.0)
+    return Outcome(gap <= limit, f"trainer and sampler log-probs differ by at most {gap:.2g} a byte (limit {limit:g})",
                    {"largest_gap": gap})
 
 

@@ -57,7 +57,7 @@ class Consolidation:
     def __init__(self, config: RunConfig, how: PassesConsolidation, policy: Policy, cycle: str, pool: Pool, ledger: Ledger) -> None:
         self.config, self.how, self.policy, self.pool, self.ledger = config, how, policy, pool, ledger
         self.seed = key("consolidation", config.runtime.seed, cycle)
-        self.optimizer = build_optimizer(policy, how.optimizer, how.steps)
+        self.optimizer = build_optimizer(policy, how.optimizer, how.steps, config.runtime.seed)
         self.passes, self.losses = Passes(), list[float]()
 
     def run(self, save: Callable[[], None]) -> dict[str, float]:

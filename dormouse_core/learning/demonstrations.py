@@ -68,7 +68,7 @@ def build_rows(config: RunConfig, suite: Suite, seed: int) -> list[SftRow]:
 
 def shares(mix: MixConfig, n: int) -> dict[RowKind, int]:
     """n rows split by the mix, by largest remainder, so the parts always sum to n. Raises DormouseError for a mix of nothing."""
-    weight = {kind: float(getattr(mix, kind.value)) for kind in RowKind if kind is not RowKind.DATA}  # a user's rows are not made here
+    weight: dict[RowKind, float] = {kind: float(getattr(mix, kind.value)) for kind in RowKind if kind is not RowKind.DATA}
     total = sum(weight.values())
     if total <= 0:
         raise DormouseError("sft.mix gives every kind of row a share of 0; give one of expert, synthetic, repair, chat a positive share")

@@ -31,6 +31,7 @@ from dormouse_core.learning.monitor import PARITY_LIMIT, Round, metrics, refuse_
 from dormouse_core.learning.rounds import Rounds
 from dormouse_core.learning.update import Fuse, Outcome, RlWork, merged, update
 from dormouse_core.ledger import DormouseError, Ledger
+from dormouse_core.optim.freeze import RouterWatch
 from dormouse_core.optim.groups import build_optimizer
 from dormouse_core.policy.model import load_policy
 from dormouse_core.rollouts.workers import WorkerPool
@@ -77,7 +78,7 @@ class _Session:
         self.policy, self.base = (load_policy(checkpoint, config.policy, where) for _ in range(2))
         self.inherited = {k: checkpoint.state[k] for k in ("interleave_rl", "demonstrations") if k in checkpoint.state}
         self.last = config.rl.rounds if source is not None else 1
-        self.optimizer = build_optimizer(self.policy, config.rl.optimizer, self.last * config.rl.epochs)
+        self.optimizer = build_optimizer(self.policy, config.rl.optimizer, self.last * config.rl.epochs, config.runtime.seed)
         self.key = stage_key(STAGE, *[a.identity for a in inputs.values()], canonical(config_content(config)).decode(), code_version(),
                              canonical(source.state() if source is not None else {}).decode())
         self.rounds = Rounds(config, inputs, store, StageJournal(store, self.key), pool, ledger, run_id)
@@ -88,6 +89,7 @@ class _Session:
         self.consolidation = None if how.kind == "off" else Consolidation(config, how, self.policy, self.rounds.cycle, pool, ledger)
         self.consolidated: dict[str, float] = {}
         self._resume()
+        self.watch = RouterWatch(self.policy, rows=config.rl.optimizer.freeze_router)
 
     def train(self) -> None:
         """Run the rounds that are owed."""
@@ -125,6 +127,9 @@ class _Session:
             "trajectories", "bytes", "trained_bytes", "sft_bytes", "groups", "groups_live", "groups_dead", "forks", "forked_steps")}
         for name, value in totals.items():
             self.ledger.count(f"rl.{name}", value)
+        updated = self.optimizer.metrics()
+        for name in ("expert_updates_min", "expert_updates_max", "experts_never_updated"):
+            self.ledger.count(f"rl.{name}", int(updated.get(name, 0.0)))
         if self._ended() is RlEnd.NO_SIGNAL:
             self.ledger.loud(f"rl: ended by no_signal after {self.next} of {self.last} rounds: no group of the last {self.silent} had "
                              "better and worse answers. Tasks are too hard or too easy for this base; its curriculum should move.")
@@ -170,6 +175,7 @@ class _Session:
             self._check_parity(outcomes[0], round.number)
             self.ledger.count("rl.updates", outcomes[-1].applied)
             self.ledger.count("rl.updates_without_signal", not works)
+        self.watch.check(f"round {round.number}")
         self.ledger.seconds["rl.update"] += time.perf_counter() - began
         return metrics(round, rewards, credit.counts, _together(outcomes), rate) | mass(credit)
 

@@ -143,7 +143,7 @@ def _fit(config: RunConfig, policy: Policy, train: Rows, held: Rows, pool: Pool,
     sft, seed = config.sft, config.runtime.seed
     per_epoch = -(-len(train) // sft.batch)
     last = per_epoch * sft.max_epochs
-    optimizer = build_optimizer(policy, sft.optimizer, last)
+    optimizer = build_optimizer(policy, sft.optimizer, last, seed)
     examined = held_batches(held)
     state, best, fuse = Run(), copied(policy), Fuse("sft", ledger)
     resumed = store.load_resume(key, ledger)
