@@ -2,6 +2,7 @@
 
 Ceilings are measured in the same minute: bandwidth from copying a large tensor, FLOP/s from a square fp32 product without TF32.
 Bytes and operations of a row are counted from its shapes: every argument read once, every result written once, products only.
+Tensors that stay in a cache between repeats can pass the copy's bandwidth: small presets do.
 On a GPU the Triton form stands beside the torch form. Without one only the torch forms run, on the CPU, and the table says so:
 the interpreter proves numbers, not speed.
 """
