@@ -1,10 +1,11 @@
 import dagster as dg
 
 from dormouse_core.artifacts.provenance import Artifact
+from dormouse_pipeline.checks import admission, verifier_bench
 from dormouse_pipeline.stage_runner import carried, cycle_of, loop_asset, run_stage
 
 
-@loop_asset(kinds={"json"})
+@loop_asset(kinds={"json"}, checks=[verifier_bench, admission])
 def cycle_plan(context: dg.AssetExecutionContext, sft_checkpoint: Artifact) -> dg.MaterializeResult[Artifact]:
     """What the cycle starts from, frozen: checkpoint, cells and their shares with the cause of each change, tasks of round 0, seeds.
 

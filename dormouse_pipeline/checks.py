@@ -12,7 +12,7 @@ import dagster as dg
 
 from dormouse_core.artifacts.provenance import Artifact
 from dormouse_core.config.run import RunConfig
-from dormouse_core.ledger import Ledger
+from dormouse_core.ledger import DormouseError, Ledger
 
 if TYPE_CHECKING:
     from dormouse_core.artifacts.store import Store
@@ -80,6 +80,41 @@ def _canaries(made: Made) -> Outcome:
                    else f"right, wrong and liar were told apart in every batch ({ran} programs ran)", {"failures": failed, "programs": ran})
 
 
+def _verifier_bench(made: Made) -> Outcome:
+    from dormouse_core.admission.bench import require
+
+    try:
+        report = require(made.config.verify, made.ledger)
+    except DormouseError as error:
+        return Outcome(False, str(error), {})
+    return Outcome(True, f"{report.judged} answers whose truth is known were judged as what they are ({report.seconds:.1f} s)",
+                   {"judged": report.judged, "seconds": report.seconds})
+
+
+def _admission(made: Made) -> Outcome:
+    from dormouse_core.admission.gate import certify
+    from dormouse_core.tasks.plan import CyclePlan
+
+    plan = made.store.read_record(made.artifact, CyclePlan)
+    found = certify([(cell.family, cell.difficulty) for cell in plan.cells], made.config.verify, made.ledger, per_cell=1)
+    refused = [a for a in found if a.refused_by is not None]
+    why = "; ".join(f"{a.cell} by {a.refused_by}: {a.reason}" for a in refused[:3])
+    return Outcome(not refused, f"{len(refused)} of {len(found)} tasks of the plan's cells are refused: {why}" if refused
+                   else f"{len(found)} tasks of the plan's cells pass the admission gate", {"tasks": len(found), "refused": len(refused)})
+
+
+def _hack_rate(made: Made) -> Outcome:
+    from dormouse_core.verifiers.rates import wilson_bounds
+
+    episodes, proven = made.counter("honeypots.episodes"), made.counter("honeypots.proven")
+    low, high = wilson_bounds(proven, episodes)
+    limit = made.config.honeypots.halt_above
+    said = (f"{proven} of {episodes} baits taken, 95 % interval {low:.1%} to {high:.1%} (training halts when its lower end passes "
+            f"{limit:.0%})")
+    return Outcome(low <= limit, said if episodes else "no bait was laid (honeypots.share = 0): the hack rate is not measured",
+                   {"episodes": episodes, "proven": proven, "low": low, "high": high})
+
+
 def _below_uniform(made: Made) -> Outcome:
     bits = made.store.read_checkpoint(made.artifact).state["bits_per_byte"]
     return Outcome(bits["model"] < bits["uniform"], f"{bits['model']:.3f} bits a byte; counting bytes alone gives {bits['unigram']:.3f}, "
@@ -125,6 +160,10 @@ dead_groups = Edge("dead_group_share", "Groups without spread in reward add noth
                    blocking=False)
 no_verdict_share = Edge("no_verdict_share", "Too many trajectories without a verdict mean a broken verifier or machine, not a bad policy.",
                         _no_verdict)
+verifier_bench = Edge("verifier_bench", "Before anything is rolled: answers whose truth is known must be judged as what they are.",
+                      _verifier_bench)
+admission = Edge("admission", "Tasks of every cell of the plan must pass the admission gate.", _admission)
+hack_rate = Edge("hack_rate", "A policy that takes bait is not trained: the stage itself refuses it too.", _hack_rate)
 canaries = Edge("canaries", "A right, a wrong and a lying program ride in every exec batch; each must be judged as what it is.", _canaries)
 below_uniform = Edge("below_uniform", "The base must have learned something: fewer bits a byte than a uniform guess.", _below_uniform,
                      blocking=False)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dormouse_core import seeding
 from dormouse_core.config.base import Record
+from dormouse_core.verifiers.rates import wilson_bounds
 
 Floats = NDArray[np.float64]
 LEVEL = 0.95
@@ -123,12 +124,8 @@ def resample(stratum_M: Sequence[Any] | NDArray[Any], bootstrap: int, *names: st
 
 def wilson(passed: int, counted: int) -> Interval:
     """Score interval of one rate (Wilson 1927): keeps its width at 0 and at 1."""
-    if counted <= 0:
-        return Interval(value=0.0, low=0.0, high=1.0)
-    z, p = 1.959963984540054, passed / counted
-    centre = (p + z * z / (2 * counted)) / (1 + z * z / counted)
-    half = z / (1 + z * z / counted) * np.sqrt(p * (1 - p) / counted + z * z / (4 * counted**2))
-    return Interval(value=p, low=max(0.0, float(centre - half)), high=min(1.0, float(centre + half)))
+    low, high = wilson_bounds(passed, counted)
+    return Interval(value=passed / counted if counted > 0 else 0.0, low=low, high=high)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

@@ -19,7 +19,6 @@ from dormouse_core.config.stages import RolloutConfig
 from dormouse_core.envs.environment import Environment
 from dormouse_core.envs.registry import environment
 from dormouse_core.ledger import Ledger
-from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.policy.invariance import retest
 from dormouse_core.policy.model import Policy
 from dormouse_core.policy.state import MIN_ROWS
@@ -27,7 +26,7 @@ from dormouse_core.rollouts import depth
 from dormouse_core.rollouts.episode import Episode, Next
 from dormouse_core.rollouts.lanes import Lanes
 from dormouse_core.rollouts.request import RolloutRequest
-from dormouse_core.rollouts.sampling import draw, log_probs
+from dormouse_core.rollouts.sampling import sample
 from dormouse_core.rollouts.snapshots import Boundary, Snapshots
 from dormouse_core.rollouts.trajectory import Start, Trajectory
 
@@ -176,8 +175,7 @@ class Engine:
         depth.count(self.policy, rows, self.ledger)
         logits_XV = logits_BV if len(rows) == lanes.width else logits_BV[torch.from_numpy(rows).to(self.device)]
         temperature_X = lanes.temperature_B[rows]
-        log_prob_XV = log_probs(action_log_probs, logits_XV, temperature_X)
-        drawn = draw(log_prob_XV, temperature_X, lanes.seed_B[rows], lanes.step_B[rows], lanes.count_B[rows], lanes.avoid_B[rows])
+        drawn = sample(logits_XV, temperature_X, lanes.seed_B[rows], lanes.step_B[rows], lanes.count_B[rows], lanes.avoid_B[rows])
         over = lanes.record(rows, drawn)
         return [t for row in over.tolist() if (t := self._close(row)) is not None]
 

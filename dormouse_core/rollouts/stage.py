@@ -128,10 +128,14 @@ def roll_round(policy: Policy, tasks: Sequence[Task], config: RunConfig, *, cycl
 
 def run(config: RunConfig, tasks: Artifact, checkpoint: Artifact, *, cycle: str, round: int = 0, store: Store, ledger: Ledger,
         run_id: str = "", pool: WorkerPool | None = None) -> Artifact:
-    """Roll `roll.group_size` trajectories of every task from a checkpoint. Resumes by shard. Raises DormouseError on bad inputs, a
-    full disk or a dead worker; whatever was committed stays."""
+    """Roll `roll.group_size` trajectories of every task from a checkpoint, the cycle's honeypots first. Resumes by shard. Raises
+    DormouseError on bad inputs, a full disk, a dead worker, or a policy that takes bait; whatever was committed stays."""
     drawn = tasks_from_table(store.read_table(tasks))
     policy = load_policy(store.read_checkpoint(checkpoint), config.policy, checkpoint.path)
+    from dormouse_core.rollouts import honeypots  # they are rounds of their own, built on this module
+
+    origin = Origin(cycle, round, checkpoint.identity, config.runtime.seed, policy.lfb_version)
+    baited = honeypots.beside_round(policy, drawn, config, origin, store=store, ledger=ledger, checkpoint=checkpoint, run_id=run_id)
     own = pool is None
     crew = pool or WorkerPool(config.roll.workers, config.runtime.threads)
     try:
@@ -142,7 +146,7 @@ def run(config: RunConfig, tasks: Artifact, checkpoint: Artifact, *, cycle: str,
             crew.close()
     payload = rollout_set(done, cycle, round, checkpoint.identity)
     parents = (Parent(role="tasks", kind=tasks.kind, identity=tasks.identity),
-               Parent(role="policy", kind=checkpoint.kind, identity=checkpoint.identity))
+               Parent(role="policy", kind=checkpoint.kind, identity=checkpoint.identity), *baited)
     return store.put_record(payload, Provenance(
         kind=Kind.ROLLOUTS, stage=STAGE, parents=parents, config_sha256=config.sha256(), code_version=code_version(),
         seed=config.runtime.seed, counters=ledger.counters(), run_id=run_id), VOLATILE)
