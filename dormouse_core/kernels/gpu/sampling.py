@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 @triton.jit
-def _uniform(seed, step, byte):
+def uniform(seed, step, byte):
     """Philox4x32-10 at counter (step, byte, 0, 0): 53 bits of the first two words as a float64 in [0, 1)."""
     zero = step.to(tl.uint32) * 0
     first, second, _, _ = tl.philox(seed, step.to(tl.uint32), byte.to(tl.uint32), zero, zero)
@@ -43,8 +43,8 @@ def _sample(
     running = tl.cumsum(prob, 0)
     total = tl.sum(tl.where(v == BV - 1, running, 0.0), 0)
     below = (total.to(tl.int64, bitcast=True) - 1).to(tl.float64, bitcast=True)
-    uniform = _uniform(tl.load(seed_ptr + row), tl.load(step_ptr + row), tl.load(byte_ptr + row))
-    point = tl.minimum(uniform * total, tl.where(total > 0.0, below, 0.0))
+    drop = uniform(tl.load(seed_ptr + row), tl.load(step_ptr + row), tl.load(byte_ptr + row))
+    point = tl.minimum(drop * total, tl.where(total > 0.0, below, 0.0))
     # a byte without mass is never chosen, whatever rounding does to the running sum
     last = tl.max(tl.where(prob > 0.0, v, 0), 0)
     drawn = tl.min(tl.where((running > point) & (prob > 0.0), v, last), 0)

@@ -1,6 +1,7 @@
 """The sampling kernel against the definition in rollouts/sampling.py: its uniforms, its support, its temperature, its log-probs."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +11,27 @@ from dormouse_core.encoding import POLICY_MAY_WRITE
 from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.rollouts.deviation import NOTHING
 from dormouse_core.rollouts.sampling import Draw, draw, log_probs, sample
-from tests.core.kernels.conftest import Kernels
+from tests.core.kernels.conftest import ON_GPU, Kernels
 from tests.core.kernels.test_kda_kernels import FEW
 
+triton = pytest.importorskip("triton", reason="triton is not installed: the sampling kernel did not run (pip install -e '.[dev]')")
+tl = triton.language
+from dormouse_core.kernels.gpu.sampling import uniform  # noqa: E402  (imports triton)
+
 NAMES = ("temperature", "seed", "step", "byte", "avoid")
+
+
+@triton.jit
+def store_uniform(seed, step, byte, out):
+    i = tl.program_id(0)
+    tl.store(out + i, uniform(tl.load(seed + i), tl.load(step + i), tl.load(byte + i)))
+
+
+def test_the_kernels_uniforms_are_the_definitions_bit_for_bit() -> None:
+    device, named = "cuda" if ON_GPU else "cpu", names(30, 5)
+    out = torch.empty(30, dtype=torch.float64, device=device)
+    store_uniform[(30,)](*(torch.from_numpy(named[n]).to(device) for n in ("seed", "step", "byte")), out)
+    assert out.cpu().numpy().tobytes() == seeding.uniform(named["seed"], named["step"], named["byte"]).tobytes()
 
 
 def logits(rows: int, seed: int, scale: float = 3.0) -> torch.Tensor:
