@@ -19,7 +19,7 @@ CONFIG = VerifyConfig(cpu_seconds=0.3, wall_seconds=3)
 
 def test_the_built_in_answers_are_many_and_of_both_kinds() -> None:
     kinds = Counter((x.source, x.right) for x in bench.built_in())
-    assert kinds["hostile programs", False] > 300 and kinds["honest rewritings", True] > 200
+    assert kinds["hostile programs", False] > 250 and kinds["honest rewritings", True] > 200
     assert kinds["honest programs", True] == len(PROGRAMS)
     assert {slug for x in bench.hostile() for slug in [x.attempt.trajectory_id.split()[1].split("/")[0]]} >= {
         c.slug for c in CLASSES} - {"prompt_leak", "verifier_drift", "wrong_reference"}

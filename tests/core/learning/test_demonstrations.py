@@ -215,7 +215,8 @@ def test_shares_sum_to_the_budget_and_stay_within_one_row(weights: list[float], 
         return
     parts = shares(mix, n)
     assert sum(parts.values()) == n
-    assert all(abs(parts[k] - n * w / sum(weights)) < 1 + 1e-6 for k, w in zip(RowKind, weights, strict=True))
+    assert all(abs(parts[k] - n * w / sum(weights)) < 1 + 1e-6 for k, w in zip(parts, weights, strict=True))
+    assert set(parts) == set(RowKind) - {RowKind.DATA}, "a user's own rows are not made"
 
 
 @pytest.mark.parametrize("name", packaged_suites())
