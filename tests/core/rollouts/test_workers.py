@@ -160,8 +160,9 @@ def _until(condition, seconds=120):
 def test_no_child_outlives_its_owner(tmp_path, how):
     script = tmp_path / "owner.py"
     script.write_text(_OWNER)
+    # a job that a shell put into the background is started with SIGINT ignored, and hands that on
     owner = subprocess.Popen([sys.executable, str(script), str(tmp_path)], stdout=subprocess.PIPE, text=True,
-                             env={**os.environ, "PYTHONPATH": str(ROOT)})
+                             env={**os.environ, "PYTHONPATH": str(ROOT)}, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     children = [int(pid) for pid in owner.stdout.readline().split()]
     assert len(children) == 2 and all(_alive(pid) for pid in children)
     _until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
