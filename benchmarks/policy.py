@@ -209,7 +209,7 @@ class Bench:
     def length(self) -> None:
         policy, lengths = self.policy(decode="native").eval(), (256, 1024, 4096, 16384)
         text_BL = some_bytes(1, lengths[-1])
-        with torch.inference_mode():
+        with torch.no_grad():
             costs = measure([lambda n=n: policy(text_BL[:, :n]) for n in lengths], self.repeats, 40.0)
             each = [cost.cpu / n * 1e6 for cost, n in zip(costs, lengths, strict=True)]
             slope = float(np.polyfit(np.log(lengths), np.log([c.cpu for c in costs]), 1)[0])
