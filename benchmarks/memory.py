@@ -41,7 +41,8 @@ def peak(config: PolicyConfig, rows: int, length: int) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         loss, _ = text_loss(policy, batch, config.deep_loss)
         torch.autograd.grad(loss, list(policy.parameters()), allow_unused=True)
-    events = trace.profiler.kineto_results.events()  # type: ignore[union-attr]
+    assert trace.profiler is not None, "the profiler has run"
+    events = trace.profiler.kineto_results.events()
     sizes = [n for _, n in sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")]
     return int(np.cumsum(sizes).max())
 

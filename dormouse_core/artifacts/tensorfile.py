@@ -11,7 +11,8 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,7 +91,7 @@ def file_chunks(head: bytes, order: Iterable[str], tensors: Mapping[str, Tensor]
         yield from raw_chunks(tensors[name])
 
 
-def read_table(file: BinaryIO) -> Table:
+def read_table(file: BufferedIOBase) -> Table:
     """The head of a file, checked: types and shapes fit the bytes they claim, and those fill the file without holes.
 
     Raises Malformed, and its Incomplete where only the file's length is wrong."""
@@ -129,7 +130,7 @@ def _entry(value: Mapping[str, Any], base: int) -> Entry:
     return Entry(dtype, shape, base + start, base + stop)
 
 
-def read_tensor(file: BinaryIO, entry: Entry) -> Tensor:
+def read_tensor(file: BufferedIOBase, entry: Entry) -> Tensor:
     """One tensor, read straight into its own memory. Raises Incomplete where the file ends before it."""
     flat = torch.empty(math.prod(entry.shape), dtype=entry.dtype)
     if flat.numel():
@@ -137,14 +138,14 @@ def read_tensor(file: BinaryIO, entry: Entry) -> Tensor:
         file.seek(entry.start)
         at = 0
         while at < len(view):
-            got = file.readinto(view[at : at + CHUNK])  # type: ignore[attr-defined]
+            got = file.readinto(view[at : at + CHUNK])
             if not got:
                 raise Incomplete("it became shorter while it was read")
             at += got
     return flat.view(entry.shape)
 
 
-def stored_chunks(file: BinaryIO, start: int, stop: int) -> Iterator[bytes]:
+def stored_chunks(file: BufferedIOBase, start: int, stop: int) -> Iterator[bytes]:
     """The bytes of a file from `start` to `stop`. Raises Incomplete where it ends before."""
     file.seek(start)
     while start < stop:
@@ -155,7 +156,7 @@ def stored_chunks(file: BinaryIO, start: int, stop: int) -> Iterator[bytes]:
         yield data
 
 
-def file_sha256(file: BinaryIO) -> str:
+def file_sha256(file: BufferedIOBase) -> str:
     """sha256 of every byte of a file."""
     digest, size = hashlib.sha256(), file.seek(0, 2)
     for data in stored_chunks(file, 0, size):

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from dormouse_core.config.optimizer import AdamRow, FrozenRow, MuonRow, OptimizerConfig
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.config.resolve import resolve_from
 from dormouse_core.config.run import RunConfig
-from dormouse_core.config.stages import AdamRow, FrozenRow, MuonRow, OptimizerConfig
 from dormouse_core.ledger import DormouseError
 from dormouse_core.optim.declared import declared_groups
 from dormouse_core.policy.block import narrow

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from dormouse_core.config.stages import AdamRow, FrozenRow, MuonRow, OptimizerConfig
+from dormouse_core.config.optimizer import AdamRow, FrozenRow, MuonRow, OptimizerConfig
 from dormouse_core.ledger import DormouseError
 from dormouse_core.optim import adam
 from dormouse_core.optim.adam import adam_step

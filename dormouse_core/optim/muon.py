@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from dormouse_core.config.stages import MuonRow
+from dormouse_core.config.optimizer import MuonRow
 from dormouse_core.optim.precision import Index, Slot, chunks, put, take
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

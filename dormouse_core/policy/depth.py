@@ -87,7 +87,8 @@ class Trace(NamedTuple):
 
     def at(self, row_X: Tensor, position_X: Tensor) -> "Trace":
         """[T, X]: these bytes of a window."""
-        return Trace(*(None if t is None else t[:, row_X, position_X] for t in self))  # type: ignore[arg-type]
+        score = None if self.score is None else self.score[:, row_X, position_X]
+        return Trace(score, self.run[:, row_X, position_X], self.read[:, row_X, position_X])
 
 
 class Course:

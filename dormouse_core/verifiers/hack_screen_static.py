@@ -99,16 +99,19 @@ def _dotted(node: ast.AST, names: dict[str, str]) -> str:
         node = node.value
     if isinstance(node, ast.Name):
         parts.append(names.get(node.id, node.id))
-    elif _imported_by_name(node):
-        parts.append(str(node.args[0].value))  # type: ignore[attr-defined]
+    elif module := _imported_by_name(node):
+        parts.append(module)
     else:
         return ""
     return ".".join(reversed(parts))
 
 
-def _imported_by_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "__import__" and len(node.args) > 0 \
-        and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)
+def _imported_by_name(node: ast.AST) -> str:
+    """The module of `__import__("module")`; "" for anything else."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "__import__" and node.args):
+        return ""
+    first = node.args[0]
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
 
 
 def _of_node(node: ast.AST, names: dict[str, str], source: Source) -> Iterator[Label]:
@@ -163,8 +166,8 @@ def _of_call(node: ast.Call, names: dict[str, str]) -> Iterator[Label]:
             yield Label.MONKEYPATCH
         if called in ("getattr", "setattr") and len(node.args) > 1 and not isinstance(node.args[1], ast.Constant):
             yield Label.DYNAMIC_CODE
-        if _imported_by_name(node) and str(node.args[0].value).split(".")[0] in MODULES:  # type: ignore[attr-defined]
-            yield MODULES[str(node.args[0].value).split(".")[0]]  # type: ignore[attr-defined]
+        if (module := _imported_by_name(node).split(".")[0]) in MODULES:
+            yield MODULES[module]
     spoken = _dotted(node.func, names)
     if spoken == "print" or spoken.endswith(("stdout.write", "stderr.write", "os.write")):
         text = " ".join(str(n.value) for a in node.args for n in ast.walk(a) if isinstance(n, ast.Constant)).lower()
@@ -177,7 +180,7 @@ def _is_module(node: ast.AST, names: dict[str, str]) -> bool:
     root = _root(node)
     if isinstance(root, ast.Subscript):
         return _dotted(root.value, names) == "sys.modules"
-    return (isinstance(root, ast.Name) and (root.id in names or root.id == "__builtins__")) or _imported_by_name(root)
+    return (isinstance(root, ast.Name) and (root.id in names or root.id == "__builtins__")) or bool(_imported_by_name(root))
 
 
 def _of_class(node: ast.ClassDef) -> Iterator[Label]:

@@ -71,12 +71,13 @@ def substituted(body: list[ast.stmt], values: Mapping[str, ast.expr]) -> list[as
 def _unrolled(loop: ast.For) -> list[ast.stmt]:
     try:
         rows = list(ast.literal_eval(loop.iter))
-        names = [n.id for n in (loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target])]  # type: ignore[attr-defined]
+        targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+        names = [n.id for n in targets if isinstance(n, ast.Name)]
         values = [[row] if not isinstance(loop.target, ast.Tuple) else list(row) for row in rows]
         whole = loop.orelse or len(rows) > MAX_ROWS or any(isinstance(n, ast.Break | ast.Continue) for b in loop.body for n in ast.walk(b))
-        if whole or any(len(v) != len(names) for v in values):
+        if whole or len(names) < len(targets) or any(len(v) != len(names) for v in values):
             return [loop]
-    except (ValueError, TypeError, SyntaxError, AttributeError):
+    except (ValueError, TypeError, SyntaxError):
         return [loop]
     return [b for row in values for b in substituted(loop.body, {n: literal(v) for n, v in zip(names, row, strict=True)})]
 

@@ -232,8 +232,9 @@ class _Sites:
         return ast.With([ast.withitem(call, node.items[0].optional_vars)], self.block(node.body, False))
 
     def _method(self, func: ast.expr) -> str:
-        named = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self"
-        return func.attr if named and func.attr.startswith("assert") else ""  # type: ignore[attr-defined]
+        if not (isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self"):
+            return ""
+        return func.attr if func.attr.startswith("assert") else ""
 
     def _raises(self, node: ast.expr) -> str:
         if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("pytest.raises", "self.assertRaises"):

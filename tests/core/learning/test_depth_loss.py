@@ -11,8 +11,8 @@ from dormouse_core.artifacts.checkpoint import Checkpoint
 from dormouse_core.artifacts.provenance import Kind, Provenance
 from dormouse_core.artifacts.store import Store
 from dormouse_core.config.depth import Depth, MorDepth, PonderDepth, QStopDepth, RandomDepth, SkipDepth
+from dormouse_core.config.optimizer import OptimizerConfig
 from dormouse_core.config.policy import PolicyConfig
-from dormouse_core.config.stages import OptimizerConfig
 from dormouse_core.learning import depth
 from dormouse_core.learning import loss as plain
 from dormouse_core.learning.batches import TextBatch, text_batch

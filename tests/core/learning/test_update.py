@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dormouse_core.artifacts.checkpoint import weights_identity
 from dormouse_core.artifacts.store import Store
-from dormouse_core.config.stages import OptimizerConfig, RewardConfig
+from dormouse_core.config.optimizer import OptimizerConfig
+from dormouse_core.config.stages import RewardConfig
 from dormouse_core.learning.advantage import estimate
 from dormouse_core.learning.batches import StepBatch, step_batches
 from dormouse_core.learning.interleave import Interleave, carried, share_of, stored_rows

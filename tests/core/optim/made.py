@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from dormouse_core.config.optimizer import OptimizerConfig
 from dormouse_core.config.policy import PolicyConfig
-from dormouse_core.config.stages import OptimizerConfig
 from dormouse_core.optim.groups import Optimizer
 from dormouse_core.policy.model import Policy
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from dormouse_core.config.optimizer import OptimizerConfig
 from dormouse_core.config.resolve import resolve
-from dormouse_core.config.stages import OptimizerConfig
 from dormouse_core.optim.adam import adam_step
 from dormouse_core.optim.declared import CLIP_ORDER, DECAYED, Group, declared_groups
 from dormouse_core.optim.groups import build_optimizer

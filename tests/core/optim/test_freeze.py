@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dormouse_core.config.stages import OptimizerConfig
+from dormouse_core.config.optimizer import OptimizerConfig
 from dormouse_core.ledger import DormouseError
 from dormouse_core.optim.balance import balance
 from dormouse_core.optim.freeze import RouterWatch, gate_rows, router_rows, router_version

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import _muon as torch_muon
 
-from dormouse_core.config.stages import MuonRow
+from dormouse_core.config.optimizer import MuonRow
 from dormouse_core.optim.declared import Group
 from dormouse_core.optim.groups import Optimizer, build_optimizer
 from dormouse_core.optim.muon import COEFFICIENTS, direction, muon_step, newton_schulz, step_size

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dormouse_core.config.optimizer import OptimizerConfig
 from dormouse_core.config.policy import PolicyConfig
-from dormouse_core.config.stages import OptimizerConfig
 from dormouse_core.ledger import DormouseError
 from dormouse_core.optim.balance import balance, read_load
 from dormouse_core.optim.groups import Group, Optimizer, build_optimizer, declared_groups

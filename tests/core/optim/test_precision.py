@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dormouse_core.config.stages import OptimizerConfig
+from dormouse_core.config.optimizer import OptimizerConfig
 from dormouse_core.optim.groups import build_optimizer
 from dormouse_core.optim.precision import ALL, Slot, noise, put, stochastic_round
 from dormouse_core.policy.model import build_policy

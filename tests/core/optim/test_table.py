@@ -10,9 +10,9 @@ from dormouse_core.artifacts import checkpoint as container
 from dormouse_core.artifacts.checkpoint import Checkpoint
 from dormouse_core.artifacts.provenance import Kind, Provenance
 from dormouse_core.artifacts.store import Store
+from dormouse_core.config.optimizer import ROWS, OptimizerConfig
 from dormouse_core.config.resolve import packaged_presets, resolve
 from dormouse_core.config.run import RunConfig
-from dormouse_core.config.stages import ROWS, OptimizerConfig
 from dormouse_core.learning import pretrain
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.optim.declared import CLIP_ORDER, Group, declared_groups

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from dormouse_core.config.optimizer import OptimizerConfig
 from dormouse_core.config.policy import PolicyConfig
-from dormouse_core.config.stages import OptimizerConfig
 from dormouse_core.optim.groups import build_optimizer
 from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.policy.model import Policy, build_policy
