@@ -132,7 +132,7 @@ def escapes(around: Surroundings) -> dict[str, Hostile]:
         "read_environment_of_parent": attempt("import os\nopen(f'/proc/{os.getppid()}/environ', 'rb').read()", GONE),
         "read_own_memory_map": attempt("open('/proc/self/maps').read()", GONE),
         "scan_process_table": attempt("import os\nos.listdir('/proc')", GONE),
-        "read_home": attempt("import os, pathlib\nos.listdir(os.path.expanduser('~root'))\nopen('/root/.bashrc').read()", GONE),
+        "read_home": attempt("import os\nhome = os.path.expanduser('~root')\nos.listdir(home)\nopen(home + '/.bashrc').read()", GONE),
         "read_installed_packages": attempt(
             "import os\nroom = os.path.dirname(os.__file__) + '/site-packages'\nopen(room + '/pip/__init__.py').read()", GONE),
         "import_the_verifier": attempt("import dormouse_core.verifiers.exec", GONE),

@@ -84,6 +84,17 @@ def test_gradients_stay_finite_with_every_decay_at_the_floor() -> None:
     assert all(x.grad is not None and torch.isfinite(x.grad).all() for x in inputs)
 
 
+def taped(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The recurrence, one byte at a time, under autograd."""
+    out = []
+    for t in range(q.shape[1]):
+        kept = g[:, t].exp().unsqueeze(-1) * state
+        delta = beta[:, t, None] * (v[:, t] - (k[:, t].unsqueeze(-1) * kept).sum(1))
+        state = kept + k[:, t].unsqueeze(-1) * delta.unsqueeze(1)
+        out.append((q[:, t].unsqueeze(-1) * state).sum(1))
+    return torch.stack(out, 1), state
+
+
 def test_written_out_backward_is_the_gradient_of_the_recurrence() -> None:
     inputs = [x.requires_grad_() for x in draw(3, 37, 8, seed=5, dtype=torch.float64)]
     weights = torch.randn(3, 37, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
@@ -91,15 +102,6 @@ def test_written_out_backward_is_the_gradient_of_the_recurrence() -> None:
     def gradients(form: object) -> list[Tensor]:
         out, final = form(*inputs)  # type: ignore[operator]
         return list(torch.autograd.grad((out * weights).sum() + final.square().sum(), inputs))
-
-    def taped(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        out = []
-        for t in range(q.shape[1]):
-            kept = g[:, t].exp().unsqueeze(-1) * state
-            delta = beta[:, t, None] * (v[:, t] - (k[:, t].unsqueeze(-1) * kept).sum(1))
-            state = kept + k[:, t].unsqueeze(-1) * delta.unsqueeze(1)
-            out.append((q[:, t].unsqueeze(-1) * state).sum(1))
-        return torch.stack(out, 1), state
 
     for got, want in zip(gradients(chunked), gradients(taped), strict=True):
         torch.testing.assert_close(got, want, atol=1e-11, rtol=1e-9)

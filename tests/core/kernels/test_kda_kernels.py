@@ -9,24 +9,13 @@ from dormouse_core.kernels import dispatch
 from dormouse_core.kernels.kda import kda_chunked, kda_step
 from dormouse_core.kernels.seen import SEEN, forget_counts
 from tests.core.kernels.conftest import Kernels
-from tests.core.kernels.test_kda import draw, flas_naive_module
+from tests.core.kernels.test_kda import draw, flas_naive_module, taped
 
 SHAPES = {"rows": st.integers(1, 3), "length": st.integers(1, 9), "width": st.sampled_from([4, 7, 16, 20]),
           "chunk": st.sampled_from([1, 3, 5, 8]), "seed": st.integers(0, 99)}
 FEW = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FEWER = settings(FEW, max_examples=4)
 """The interpreter takes about ten milliseconds a program: gradients run many."""
-
-
-def taped(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The recurrence, one byte at a time, under autograd."""
-    out = []
-    for t in range(q.shape[1]):
-        kept = g[:, t].exp().unsqueeze(-1) * state
-        delta = beta[:, t, None] * (v[:, t] - (k[:, t].unsqueeze(-1) * kept).sum(1))
-        state = kept + k[:, t].unsqueeze(-1) * delta.unsqueeze(1)
-        out.append((q[:, t].unsqueeze(-1) * state).sum(1))
-    return torch.stack(out, 1), state
 
 
 def in_chunks(x: Tensor, chunk: int) -> Tensor:

@@ -9,6 +9,7 @@ from dormouse_core.config.resolve import resolve
 from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.policy.model import Policy, build_policy
 from dormouse_core.policy.products import linear_rows
+from tests.core.policy.made import require_same_bits_in_any_batch, some_bytes
 
 NARROW = resolve("tiny").policy
 WIDE = NARROW.model_copy(update={"n_experts": 24, "max_iter": 3})
@@ -17,10 +18,6 @@ SIZES = pytest.mark.parametrize("config", [NARROW, WIDE], ids=["narrow", "wide"]
 
 def half(config: PolicyConfig) -> PolicyConfig:
     return config.model_copy(update={"dtype": "bfloat16"})
-
-
-def some_bytes(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed))
 
 
 def decoded(policy: Policy, ids_BL: Tensor) -> Tensor:
@@ -60,12 +57,7 @@ def test_bf16_decoding_is_the_forward_within_the_limit_rl_checks(config: PolicyC
 
 def batch_does_not_matter(config: PolicyConfig) -> None:
     policy, row_L = build_policy(half(config), 1), some_bytes(29, seed=1)
-    with torch.no_grad():
-        alone = policy(row_L[None]).logits_BLV[0]
-        for batch, length, at in ((2, 29, 1), (7, 33, 0), (16, 50, 11), (33, 29, 32)):
-            crowd = some_bytes(batch, length, seed=batch)
-            crowd[at, :29] = row_L
-            assert torch.equal(policy(crowd).logits_BLV[at, :29], alone), (batch, length, at)
+    require_same_bits_in_any_batch(policy)
     alone = decoded(policy, row_L[None, :6])[0]
     for lanes, at in ((16, 0), (17, 16), (40, 39), (70, 69), (130, 128)):
         crowd = some_bytes(lanes, 6, seed=lanes)

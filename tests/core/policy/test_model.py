@@ -9,6 +9,7 @@ from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.optim.groups import build_optimizer
 from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.policy.model import Policy, build_policy
+from tests.core.policy.made import require_same_bits_in_any_batch, some_bytes
 
 TINY = PolicyConfig(
     d_model=32, n_heads=2, head_dim=16, n_experts=4, rank=4, d_ffn=64, shared_rank=8, engram_rows=256, engram_dim=8, readout_rank=16
@@ -26,10 +27,6 @@ def lively(config: PolicyConfig, seed: int = 1) -> Policy:
                 p.mul_(15)
         policy.block.iter_embed.normal_(generator=torch.Generator().manual_seed(seed))
     return policy
-
-
-def some_bytes(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed))
 
 
 def decode_all(policy: Policy, ids_BL: Tensor) -> tuple[Tensor, Tensor, object]:
@@ -79,12 +76,9 @@ def test_a_window_cut_anywhere_equals_the_whole_window() -> None:
 @pytest.mark.parametrize("config", [TINY, WIDE, NANO], ids=["tiny", "wide", "nano"])
 def test_a_rows_logits_have_the_same_bits_whatever_else_is_in_the_batch(config: PolicyConfig) -> None:
     policy, row_L = lively(config), some_bytes(29, seed=1)
+    require_same_bits_in_any_batch(policy)
     with torch.no_grad():
         alone = policy(row_L[None]).logits_BLV[0]
-        for batch, length, at in ((2, 29, 1), (7, 33, 0), (16, 50, 11), (33, 29, 32)):
-            crowd = some_bytes(batch, length, seed=batch)
-            crowd[at, :29] = row_L
-            assert torch.equal(policy(crowd).logits_BLV[at, :29], alone), (batch, length, at)
         assert torch.equal(policy(row_L[None, :3]).logits_BLV[0], alone[:3])
 
 

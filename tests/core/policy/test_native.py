@@ -12,6 +12,7 @@ from dormouse_core.kernels import dispatch
 from dormouse_core.kernels.native.build import Unavailable, library
 from dormouse_core.policy import native
 from dormouse_core.policy.model import Policy, build_policy
+from tests.core.policy.made import some_bytes
 
 TINY = resolve("tiny").policy
 ODD = PolicyConfig(d_model=128, n_heads=2, head_dim=64, max_iter=3, n_experts=5, rank=3, d_ffn=80, shared_rank=7, engram_rows=64,
@@ -50,10 +51,6 @@ def pair(config: PolicyConfig) -> tuple[Policy, Policy]:
             policy.final_norm.uniform_(0.5, 1.5, generator=rng)
             policy.get_buffer("balance_bias_E").normal_(std=0.2, generator=rng)
     return policies[0], policies[1]
-
-
-def some_bytes(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed))
 
 
 def arms() -> str:
