@@ -40,7 +40,7 @@ def export(source: Artifact, out: Path, dtype: Dtype, store: Store) -> Exported:
     Raises DormouseError where `source` is no checkpoint, or a weight is not finite.
     """
     if source.kind is not Kind.CHECKPOINT:
-        raise DormouseError(f"{source.path} is a {source.kind} file; an inference file is made from a checkpoint (.bin).")
+        raise DormouseError(f"{source.path} is of kind {source.kind}; an inference file is made from a checkpoint (.bin).")
     held = store.read_checkpoint(source)
     policy = held.config.policy.model_copy(update={"dtype": dtype})
     made = load_policy(held, held.config.policy, source.path)
@@ -99,7 +99,7 @@ def open_inference(path: Path, ledger: Ledger) -> Ready:
             f"{path} is a training checkpoint (written by {artifact.provenance.stage}), not an inference file. Convert it: "
             f"dormouse export {path} --out {path.with_suffix('.safetensors')}")
     if artifact.kind is not Kind.INFERENCE:
-        raise DormouseError(f"{path} is a {artifact.kind} file; decoding and serving take an inference file (dormouse export).")
+        raise DormouseError(f"{path} is of kind {artifact.kind}; decoding and serving take an inference file (dormouse export).")
     held = store.read_checkpoint(path)
     policy = load_policy(held, held.config.policy, str(path))
     slow = held.config.policy.dtype == "bfloat16" and not has_bf16()

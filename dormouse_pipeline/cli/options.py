@@ -37,10 +37,12 @@ out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty()
 
 
 def chosen_store(path: Path | None) -> "Store":
-    """The store of a command: --store, or `store` in the current folder."""
+    """The store of a command: --store, or `store` in the current folder. Raises DormouseError where a file stands in its place."""
     from dormouse_core.artifacts.store import Store
     from dormouse_pipeline.instance import Project
 
+    if path is not None and path.exists() and not path.is_dir():
+        raise DormouseError(f"--store {path} is a file; name a folder, which is made where there is none")
     return Store(Project.at(path).store)
 
 
@@ -72,7 +74,7 @@ def opened(store: "Store", path: Path, *kinds: str) -> "Artifact":
     Raises DormouseError when it is missing, damaged, or of another kind."""
     artifact = store.open(path)
     if kinds and artifact.kind.value not in kinds:
-        raise DormouseError(f"{path} is a {artifact.kind} file; this option takes a {' or '.join(kinds)} file.")
+        raise DormouseError(f"{path} is of kind {artifact.kind}; this option takes {' or '.join(kinds)}.")
     return store.adopt(path)
 
 

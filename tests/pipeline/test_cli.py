@@ -124,6 +124,15 @@ def test_bench_threads_suggests_the_best_it_measured(monkeypatch: pytest.MonkeyP
     assert value["settings"] == [f"roll.workers={best['workers']}", f"runtime.threads={best['threads']}"]
 
 
+@pytest.mark.parametrize("command", [
+    ("smoke", "--n", "1"), ("train", "--preset", "tiny"), ("lineage", "none.bin"), ("loop", "--preset", "tiny")])
+def test_a_file_in_the_place_of_the_store_is_refused_before_anything_is_done(tmp_path: Path, command: tuple[str, ...]) -> None:
+    place = tmp_path / "store"
+    place.write_text("mine")
+    code, _, error = call(*command, "--store", str(place))
+    assert code == 1 and str(place) in error.replace("\n", "") and place.read_text() == "mine"
+
+
 def test_smoke_attributes_every_decision(tmp_path: Path) -> None:
     code, said, _ = call("smoke", "--n", "4", "--json", "--store", str(tmp_path))
     value = json.loads(said)
@@ -236,7 +245,7 @@ def test_a_file_that_the_system_refuses_is_one_paragraph(monkeypatch: pytest.Mon
 
 def test_a_file_of_the_wrong_kind_is_named(line: Line) -> None:
     code, _, error = call("post-train", "verify", "--traj", checkpoint(line), "--store", str(line.project.store))
-    assert code == 1 and "is a checkpoint file" in error
+    assert code == 1 and "is of kind checkpoint" in error
 
 
 # ---- one writer, and what an interruption leaves ----------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_other_files_are_refused_by_what_they_are(store: Store, tmp_path: Path) 
         text: str = "x"
 
     record = store.put_record(Note(), provenance(Kind.CURRICULUM))
-    with pytest.raises(DormouseError, match="is a curriculum file"):
+    with pytest.raises(DormouseError, match="is of kind curriculum"):
         open_inference(store.path(record), Ledger())
     with pytest.raises(DormouseError, match="made from a checkpoint"):
         export(record, tmp_path / "p", "bfloat16", store)
