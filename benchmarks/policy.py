@@ -6,7 +6,7 @@
 One thread, one process. Ours and the peer's work alternate, and each number is the best of the repeats in CPU-seconds of the process
 (wall beside it), so a busy neighbour disturbs it least. The peer (benchmarks/peer.py) is a byte Llama of random weights with the same
 multiply-adds a byte, attention at the mean context included; the ratio at equal active parameters stands beside it. A bound is judged
-on each preset and each way to compute (policy.decode) that is printed: HOLDS or FALLS SHORT.
+on each preset and each way to compute (policy.compute) that is printed: HOLDS or FALLS SHORT.
 """
 
 import argparse
@@ -142,12 +142,12 @@ class Bench:
         llama, small = peer.build(same), peer.build(active)
         for batch, bound in ((64, 3.0), (1, 8.0)):
             prompt_BL = some_bytes(batch, PROMPT)
-            ours = {how: self.policy(decode=how) for how in WAYS}
+            ours = {how: self.policy(compute=how) for how in WAYS}
             works: list[Callable[[], object]] = [lambda p=p, x=prompt_BL: sample(p, x, NEW) for p in ours.values()]
             works += [lambda m=m, x=prompt_BL: peer.generate(m, x, NEW) for m in (llama, small)]
             *mine, same_cost, active_cost = measure(works, self.repeats)
             for how, cost in zip(ours, mine, strict=True):
-                self.report.ratio(f"sampling, batch {batch}, decode={how}, bytes/s", batch * NEW, cost, same_cost, bound)
+                self.report.ratio(f"sampling, batch {batch}, compute={how}, bytes/s", batch * NEW, cost, same_cost, bound)
                 self.report.ratio("   at equal active parameters", batch * NEW, cost, active_cost, None)
 
     def training(self) -> None:
@@ -166,7 +166,7 @@ class Bench:
         return lambda: train_step(policy, optimizer, self.batch_BL)
 
     def fork(self) -> None:
-        policy, prefix_BL = self.policy(decode="native"), some_bytes(1, 1024)
+        policy, prefix_BL = self.policy(compute="native"), some_bytes(1, 1024)
         with torch.inference_mode():
             state = policy.eval()(prefix_BL).state
             pool, lanes = policy.initial_state(128), policy.initial_state(64)
@@ -199,15 +199,15 @@ class Bench:
         share = amount * self.counts.madds_per_byte * BACKWARD / train.cpu / peak
         self.report.line("share of it in training, fp32", rate(amount, train), "", f"{share:.1%}", ">= 50 %", share >= 0.5)
         for how in WAYS:
-            decoder, ids_B = self.policy(decode=how), some_bytes(64)
+            decoder, ids_B = self.policy(compute=how), some_bytes(64)
             state = decoder.initial_state(64)
             (cost,) = measure([lambda d=decoder, s=state, i=ids_B: [d.decode(i, s) for _ in range(10)]], 4 * self.repeats)
             share = 640 * self.counts.madds_per_byte / cost.cpu / peak
-            what = f"share of it in decoding 64 lanes, decode={how}"
+            what = f"share of it in decoding 64 lanes, compute={how}"
             self.report.line(what, rate(640, cost), "", f"{share:.1%}", ">= 35 %", share >= 0.35)
 
     def length(self) -> None:
-        policy, lengths = self.policy(decode="native").eval(), (256, 1024, 4096, 16384)
+        policy, lengths = self.policy(compute="native").eval(), (256, 1024, 4096, 16384)
         text_BL = some_bytes(1, lengths[-1])
         with torch.no_grad():
             costs = measure([lambda n=n: policy(text_BL[:, :n]) for n in lengths], self.repeats, 40.0)
@@ -216,7 +216,7 @@ class Bench:
             self.report.line(f"reading {', '.join(f'{n:,}' for n in lengths)} bytes", " ".join(f"{x:.1f}" for x in each), "us a byte")
             self.report.line("   exponent of cost in bytes (1 is linear)", f"{slope:.3f}", "", "", "<= 1.1", slope <= 1.1)
             for how in WAYS:
-                decoder, ids_B = self.policy(decode=how), some_bytes(16)
+                decoder, ids_B = self.policy(compute=how), some_bytes(16)
                 states = [decoder(text_BL[:, :n].expand(16, -1) if n == 256 else text_BL[:, :n]).state for n in (256, lengths[-1])]
                 states[1] = states[1].select([0] * 16)
                 works = [lambda d=decoder, s=s, i=ids_B: [d.decode(i, s) for _ in range(20)] for s in states]

@@ -54,9 +54,9 @@ class PolicyConfig(Config):
     """Loss-free balancing: how far a selection bias moves an optimizer step. 0 turns balancing off, and says so."""
     deep_loss: float = Field(0.25, ge=0)
     """Weight of the per-iteration readout loss in pre-training and SFT; RL never uses it."""
-    decode: Literal["torch", "native"] = "torch"
-    """How a byte at a time is computed on a CPU. native: one compiled call a byte (kernels/native, needs a C++ compiler), several times
-    faster, the same numbers within rounding but not the same bits: rollouts of one seed differ between the two."""
+    compute: Literal["torch", "native"] = "torch"
+    """What computes on a CPU. native: compiled calls in place of hundreds of small ones (kernels/native, needs a C++ compiler), several
+    times faster, the same numbers within rounding but not the same bits: rollouts of one seed differ between the two."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of weights, activations and gradients. Under bfloat16 the decay, the KDA state, router scores, norms' reductions, the head
     product, logits, losses and values stay fp32. Half the memory; several times faster where the machine has bf16 products."""

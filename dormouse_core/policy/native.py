@@ -2,7 +2,7 @@
 
 For fixed depth, fp32, narrow experts, heads of 16, 32 or 64, on a CPU with a C++ compiler; anything else decodes in torch, counted
 as `kernel.native_byte`. The sums run in another order than torch's, so the bits differ from torch's within rounding; a row's bits
-are the same in every batch, also in a batch of one. What a policy was decoded by is therefore a setting of it (policy.decode).
+are the same in every batch, also in a batch of one. What a policy was decoded by is therefore a setting of it (policy.compute).
 """
 
 import ctypes
@@ -133,7 +133,7 @@ class NativeByte:
 def _refuse(key: str, why: str) -> None:
     if key not in _refused:
         _refused[key] = why
-        SEEN.loud(f"policy.decode = native cannot run ({why}): torch decodes in its place")
+        SEEN.loud(f"policy.compute = native cannot run ({why}): torch decodes in its place")
 
 
 def _laid_out(policy: "Policy", fused: "Fused", w_head_VD: Tensor, out_v_DR: Tensor, control: int) -> tuple[_Shape, list[Tensor]]:

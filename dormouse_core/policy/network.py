@@ -184,7 +184,7 @@ class Policy(nn.Module):
         parameters = tuple(self.parameters())
         fused = fuse(self.block, self.config)
         w_head_VD, out_v_DR, native = self.head_weight(), self.readout.scaled_v(), None
-        if self.config.decode == "native":
+        if self.config.compute == "native":
             native = NativeByte(self, fused, w_head_VD, out_v_DR, controller_width(self.config), narrow(self.config))
         packed = _Packed(fused, w_head_VD, out_v_DR, parameters, tuple([p._version for p in parameters]), native)
         self._packed = packed

@@ -40,7 +40,7 @@ def compiler() -> None:
 
 def pair(config: PolicyConfig) -> tuple[Policy, Policy]:
     """The same lively weights decoded by torch and natively."""
-    policies = [build_policy(config.model_copy(update={"decode": how}), 1) for how in ("torch", "native")]
+    policies = [build_policy(config.model_copy(update={"compute": how}), 1) for how in ("torch", "native")]
     for policy in policies:
         rng = torch.Generator().manual_seed(1)
         with torch.no_grad():
@@ -118,7 +118,7 @@ def test_without_a_compiler_torch_decodes_to_its_own_bits_counted_and_said(monke
 @pytest.mark.parametrize(("change", "why"), [
     ({"n_experts": 40}, "many or wide"), ({"dtype": "bfloat16"}, "bfloat16"), ({"d_ffn": 72}, "d_ffn 72")])
 def test_a_policy_native_does_not_know_decodes_in_torch_and_says_why(change: dict[str, object], why: str) -> None:
-    policy = build_policy(TINY.model_copy(update={"decode": "native"} | change), 1)
+    policy = build_policy(TINY.model_copy(update={"compute": "native"} | change), 1)
     policy.decode(some_bytes(4), policy.initial_state(4))
     assert arms() == "0/1" and why in dispatch.SEEN.lines[0]
 
