@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dormouse_core.config.policy import PolicyConfig
-from dormouse_core.kernels.dispatch import SEEN, close
+from dormouse_core.kernels.dispatch import close
 from dormouse_core.kernels.native.build import Unavailable, library
+from dormouse_core.kernels.native.held import Held
 from dormouse_core.policy.engram import ORDERS
 from dormouse_core.policy.state import State
 
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
 
 WIDTH = 16
 """Floats of a vector; every width is padded to a multiple."""
-NAME = "kernel.native_byte"
+HELD = Held("kernel.native_byte", "decodes")
 TorchStep = Callable[[Tensor, State], tuple[Tensor, Tensor]]
-
-_proven: set[str] = set()
-_refused: dict[str, str] = {}
 
 _SHAPE = ("d", "heads", "width", "iterations", "experts", "top_k", "rank", "ffn", "shared", "readout", "dim", "rows", "control",
           "at_decay", "at_gate", "at_beta", "at_control", "at_shared", "at_code", "x_in", "at_dense", "at_shared_out", "at_mixed", "x_out",
@@ -80,10 +78,10 @@ class NativeByte:
     """Weights as byte.cpp takes them. Made anew when weights change."""
 
     def __init__(self, policy: "Policy", fused: "Fused", w_head_VD: Tensor, out_v_DR: Tensor, control: int, narrow: bool) -> None:
-        self._key, self._width = repr(policy.config), policy.config.d_model
+        self._key, self._width = f"{policy.config!r} on {policy.embedding.device.type}", policy.config.d_model
         self._work: dict[int, Tensor] = {}
         reason = unsupported(policy.config, policy.embedding.device, narrow)
-        if reason is None and self._key not in _refused:
+        if reason is None and not HELD.refused(self._key, count=False):
             try:
                 self._library = library("byte")
                 self._shape, self._tensors = _laid_out(policy, fused, w_head_VD, out_v_DR, control)
@@ -92,29 +90,21 @@ class NativeByte:
             except Unavailable as error:
                 reason = str(error)
         if reason is not None:
-            _refuse(self._key, reason)
+            HELD.refuse(self._key, reason)
 
     def step(self, ids_B: Tensor, state: State, in_torch: TorchStep) -> tuple[Tensor, Tensor]:
         """One byte for each row: (logits_BV, hidden_BD), the state moved in place; in torch where native cannot run. The first call
         of a shape in a process is held to torch."""
-        if self._key in _refused:
-            SEEN.ask(NAME, False)
+        if HELD.proven(self._key):
+            return self._step(ids_B, state)
+        if HELD.refused(self._key):
             return in_torch(ids_B, state)
-        before = state.clone() if self._key not in _proven else None
-        out = self._step(ids_B, state)
-        if before is not None:
-            want = in_torch(ids_B, before)
-            rows = state.batch
-            got = (*out, state.kda_TBHKV_padded[:, :rows], state.tail_B3)
-            wrong = close(got, (*want, before.kda_TBHKV_padded[:, :rows], before.tail_B3))
-            if wrong is not None:
-                _refuse(self._key, f"it disagrees with torch ({wrong})")
-                SEEN.ask(NAME, False)
-                state.copy_(range(rows), before, range(rows))
-                return want
-            _proven.add(self._key)
-        SEEN.ask(NAME, True)
-        return out
+        before, rows = state.clone(), range(state.batch)
+        got, want = self._step(ids_B, state), in_torch(ids_B, before)
+        if HELD.holds(self._key, close((*got, *_moved(state)), (*want, *_moved(before)))):
+            return got
+        state.copy_(rows, before, rows)
+        return want
 
     def _step(self, ids_B: Tensor, state: State) -> tuple[Tensor, Tensor]:
         rows, ids_B = state.batch, ids_B.contiguous()
@@ -130,10 +120,8 @@ class NativeByte:
         return logits_BV, hidden_BD
 
 
-def _refuse(key: str, why: str) -> None:
-    if key not in _refused:
-        _refused[key] = why
-        SEEN.loud(f"policy.compute = native cannot run ({why}): torch decodes in its place")
+def _moved(state: State) -> tuple[Tensor, Tensor]:
+    return state.kda_TBHKV_padded[:, : state.batch], state.tail_B3
 
 
 def _laid_out(policy: "Policy", fused: "Fused", w_head_VD: Tensor, out_v_DR: Tensor, control: int) -> tuple[_Shape, list[Tensor]]:
@@ -156,9 +144,3 @@ def _laid_out(policy: "Policy", fused: "Fused", w_head_VD: Tensor, out_v_DR: Ten
         panels(w_head_VD), policy.get_buffer("balance_bias_E"),
     ]  # fmt: skip
     return shape, [t.detach().contiguous() for t in tensors]
-
-
-def forget() -> None:
-    """Let every shape be tried, and held to torch, again."""
-    _proven.clear()
-    _refused.clear()

@@ -23,10 +23,10 @@ CONFIGS = pytest.mark.parametrize("config", [TINY, resolve("nano").policy, ODD],
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """Nothing counted, nothing proven."""
-    native.forget()
+    native.HELD.forget()
     dispatch.forget_counts()
     yield
-    native.forget()
+    native.HELD.forget()
     dispatch.forget_counts()
 
 
