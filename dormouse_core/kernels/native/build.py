@@ -30,7 +30,7 @@ def library(name: str) -> ctypes.CDLL:
         raise Unavailable("no C++ compiler on PATH")
     source = Path(__file__).with_name(f"{name}.cpp")
     flags = (*FLAGS, "-mprefer-vector-width=512") if _has("avx512f") else FLAGS
-    texts = [path.read_bytes() for path in (source, source.with_name("vec.h"))]
+    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
     made_of = [*texts, " ".join(flags).encode(), _said([compiler, "--version"]), _processor()]
     key = hashlib.sha256(b"\0".join(made_of)).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dormouse"

@@ -4,74 +4,9 @@
 // any batch, also a batch of one. Vectors are the compiler's own (16 floats; it splits them where registers are narrower).
 // Layout of weights and activations: policy/native.py, the only caller. All widths are multiples of 16 (padded there).
 
-#include "vec.h"
-
-static void sigmoid_in(float* x, long n) { for (long i = 0; i < n; i += 16) store(x + i, sigmoid16(load(x + i))); }
-static void silu_in(float* x, long n) { for (long i = 0; i < n; i += 16) { v16 y = load(x + i); store(x + i, y * sigmoid16(y)); } }
-
-static void rms(const float* x, float* y, long n, float eps) {
-    float scale = 1.f / std::sqrt(dot(x, x, n) / n + eps);
-    for (long i = 0; i < n; i += 16) store(y + i, load(x + i) * scale);
-}
-
-// Y[R, 16 C] = A[R, K] W + bias; W: C panels of [K][16].
-template <int R, int C>
-static inline void tile(const float* A, long lda, const float* W, long K, float* Y, long ldy, const float* bias) {
-    v16 acc[R][C];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-        for (int c = 0; c < C; c++) acc[r][c] = bias ? load(bias + 16 * c) : v16{};
-    for (long k = 0; k < K; k++) {
-        v16 b[C];
-#pragma GCC unroll 8
-        for (int c = 0; c < C; c++) b[c] = load(W + (c * K + k) * 16);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            v16 a = all(A[r * lda + k]);
-#pragma GCC unroll 8
-            for (int c = 0; c < C; c++) acc[r][c] += a * b[c];
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-        for (int c = 0; c < C; c++) store(Y + r * ldy + 16 * c, acc[r][c]);
-}
-
-template <int R>
-static __attribute__((noinline)) void stripe(const float* A, long lda, const float* W, long K, long P, float* Y, long ldy, const float* bias) {
-    constexpr int C = R >= 3 ? 4 : 8;
-    long p = 0;
-    for (; p + C <= P; p += C) tile<R, C>(A, lda, W + p * K * 16, K, Y + 16 * p, ldy, bias ? bias + 16 * p : nullptr);
-    for (; p < P; p++) tile<R, 1>(A, lda, W + p * K * 16, K, Y + 16 * p, ldy, bias ? bias + 16 * p : nullptr);
-}
-
-typedef void (*Tile)(const float*, long, const float*, long, float*, long, const float*);
-template <int C>
-static Tile tile_of(long rows) {
-    static const Tile by_rows[8] = {tile<1, C>, tile<2, C>, tile<3, C>, tile<4, C>, tile<5, C>, tile<6, C>, tile<7, C>, tile<8, C>};
-    return by_rows[rows - 1];
-}
-
-// Y[M, 16 P] = A[M, K] W + bias, ldy floats between rows of Y. Three panels of W stay in the cache while all rows pass.
-static __attribute__((noinline)) void product(const float* A, long lda, long M, const float* W, long K, long P, float* Y, long ldy,
-                                              const float* bias = nullptr) {
-    switch (M) {
-        case 1: stripe<1>(A, lda, W, K, P, Y, ldy, bias); return;
-        case 2: stripe<2>(A, lda, W, K, P, Y, ldy, bias); return;
-        case 3: stripe<3>(A, lda, W, K, P, Y, ldy, bias); return;
-        case 4: stripe<4>(A, lda, W, K, P, Y, ldy, bias); return;
-    }
-    for (long p = 0; p < P; p += 3) {
-        const long width = P - p < 3 ? P - p : 3;
-        for (long m = 0; m < M; m += 8) {
-            const long rows = M - m < 8 ? M - m : 8;
-            Tile t = width == 3 ? tile_of<3>(rows) : width == 2 ? tile_of<2>(rows) : tile_of<1>(rows);
-            t(A + m * lda, lda, W + p * K * 16, K, Y + m * ldy + 16 * p, ldy, bias ? bias + 16 * p : nullptr);
-        }
-    }
-}
+#include "products.h"
+#include "route.h"
+#include "shape.h"
 
 // One head of one sequence. q, k unit (q scaled), v, alpha in (0, 1); S [K, K] moves in place.
 template <int C>
@@ -102,20 +37,10 @@ static inline void head(const float* q, const float* k, const float* v, const fl
     }
 }
 
-struct Shape {  // policy/native.py fills it, field by field in this order
-    int64_t d, heads, width, iterations, experts, top_k, rank, ffn, shared, readout, dim, rows, control;
-    int64_t at_decay, at_gate, at_beta, at_control, at_shared, at_code, x_in;  // columns of the input product
-    int64_t at_dense, at_shared_out, at_mixed, x_out;                          // columns of the output product's input
-    int64_t code, rank_pad, memory;                                           // padded widths
-    float norm_eps, lam_max;
-};
-
 struct Weights {
     const float *embedding, *table, *steps, *w_memory, *w_start, *w_in, *w_decay, *b_decay, *w_out, *shared_v, *shared_u, *up_v, *down_u,
         *readout_u, *readout_v, *head, *bias;
 };
-
-static long align(long n) { return (n + 15) / 16 * 16; }
 
 struct Work {
     float *memory, *key_value, *h, *norm, *start, *in, *decay, *out, *joined, *inner, *small, *sum, *gate, *packed, *mixed;
@@ -170,25 +95,6 @@ static void attend(const Shape& s, const Work& b, long n, float* state) {
         }
 }
 
-static void choose(const Shape& s, const Weights& w, const Work& b, long n) {
-    for (long i = 0; i < n; i++) {
-        const float* score = b.in + i * s.x_in + s.at_control + 3;
-        int32_t* chosen = b.chosen + i * s.top_k;
-        float sum = 0;
-        for (long a = 0; a < s.top_k; a++) {
-            int32_t best = -1;
-            for (long e = 0; e < s.experts; e++) {
-                bool taken = false;
-                for (long c = 0; c < a; c++) taken |= chosen[c] == e;
-                if (!taken && (best < 0 || score[e] + w.bias[e] > score[best] + w.bias[best])) best = (int32_t)e;
-            }
-            chosen[a] = best;
-            sum += score[best];
-        }
-        for (long a = 0; a < s.top_k; a++) b.gate[i * s.top_k + a] = score[chosen[a]] / sum;
-    }
-}
-
 // The chosen experts of every row, an expert at a time, into the joined input.
 static void mix(const Shape& s, const Weights& w, const Work& b, long n) {
     for (long i = 0; i < n; i++) std::memset(b.joined + i * s.x_out + s.at_mixed, 0, 4 * s.code);
@@ -231,7 +137,8 @@ static void iterate(const Shape& s, const Weights& w, const Work& b, long n, lon
         for (long c = 0; c < s.d; c += 16) store(decay + c, exp16(-5.f * sigmoid16(load(decay + c))));
     }
     attend(s, b, n, state);
-    choose(s, w, b, n);
+    for (long i = 0; i < n; i++)
+        route(b.in + i * s.x_in + s.at_control + 3, w.bias, s.experts, s.top_k, b.chosen + i * s.top_k, b.gate + i * s.top_k);
     product(b.in + s.at_shared, s.x_in, n, w.shared_v, s.shared, s.ffn / 16, b.inner, s.ffn);
     silu_in(b.inner, n * s.ffn);
     product(b.inner, s.ffn, n, w.shared_u, s.ffn, align(s.shared) / 16, b.small, align(s.shared));
