@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import signal
 import struct
 import subprocess
@@ -108,6 +109,15 @@ def test_the_limits_probe_sees_limits_that_are_not_set(monkeypatch: pytest.Monke
     assert probes.limits(jail) == ""
     monkeypatch.setattr(child, "limit", lambda *_: None)
     assert "acts denied as they must be: 0 of" in probes.limits(jail)
+
+
+@pytest.mark.parametrize("cpu", [0.25, 1.0, 2.0, 2.5])
+def test_the_kernels_cpu_limit_lies_above_the_one_the_clock_decides(cpu: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts ticks: at the same limit it kills an honest program early, and its death looks like a crash."""
+    put: dict[int, int] = {}
+    monkeypatch.setattr(kernel, "limit", lambda rows: put.update(rows))
+    child.limit(child.Jail(null=0, address_space=0), cpu, 16)
+    assert cpu < put[resource.RLIMIT_CPU] <= cpu + 1
 
 
 def test_the_process_probe_sees_a_plain_fork() -> None:
