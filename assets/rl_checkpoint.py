@@ -1,11 +1,11 @@
 import dagster as dg
 
 from dormouse_core.artifacts.provenance import Artifact
-from dormouse_pipeline.checks import dead_groups, log_prob_parity, no_verdict_share
+from dormouse_pipeline.checks import dead_groups, hack_rate, log_prob_parity, no_verdict_share
 from dormouse_pipeline.stage_runner import loop_asset, parent_of, plan_of, run_stage, settled_config
 
 
-@loop_asset(kinds={"pytorch"}, checks=[no_verdict_share, log_prob_parity, dead_groups])
+@loop_asset(kinds={"pytorch"}, checks=[no_verdict_share, log_prob_parity, hack_rate, dead_groups])
 def rl_checkpoint(context: dg.AssetExecutionContext, cycle_plan: Artifact, rollouts: Artifact,
                   verified_trajectories: Artifact) -> dg.MaterializeResult[Artifact]:
     """The candidate: learned from the stored, judged round, then from rounds rolled and judged from the weights as they move."""

@@ -5,13 +5,16 @@ whoever starts a stage (command line, Dagster, test) hands it a `Ledger` and rea
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
 class DormouseError(Exception):
     """An error for the user: what was wrong, where, and the way out, in one paragraph."""
+
+    facts: Mapping[str, Any] = {}
+    """Plain values a caller may show beside the paragraph."""
 
 
 class Progress(Protocol):

@@ -163,7 +163,8 @@ no_verdict_share = Edge("no_verdict_share", "Too many trajectories without a ver
 verifier_bench = Edge("verifier_bench", "Before anything is rolled: answers whose truth is known must be judged as what they are.",
                       _verifier_bench)
 admission = Edge("admission", "Tasks of every cell of the plan must pass the admission gate.", _admission)
-hack_rate = Edge("hack_rate", "A policy that takes bait is not trained: the stage itself refuses it too.", _hack_rate)
+hack_rate = Edge("hack_rate", "A policy that takes bait is not trained: the stage itself halts before it learns from another round.",
+                 _hack_rate)
 canaries = Edge("canaries", "A right, a wrong and a lying program ride in every exec batch; each must be judged as what it is.", _canaries)
 below_uniform = Edge("below_uniform", "The base must have learned something: fewer bits a byte than a uniform guess.", _below_uniform,
                      blocking=False)

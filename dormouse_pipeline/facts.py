@@ -75,15 +75,24 @@ def _rl(made: "Made", seconds: float) -> Facts:
     ends = {f"{name}_{where}": float(row[name]) for where, row in (("first", rows[0]), ("last", rows[-1]))
             for name in ("pass_rate", "entropy", "kl") if name in row} if rows else {}
     charts: Facts = {}
-    for name in CURVES:
-        charts |= _chart(f"{name} over rounds", [row["round"] for row in rows], {name: [row.get(name) for row in rows]})
+    for name, columns in [(c, (c,)) for c in CURVES] + [("hack_rate", ("hack_rate", "hack_rate_low", "hack_rate_high"))]:
+        charts |= _chart(f"{name} over rounds", [row["round"] for row in rows], {c: [row.get(c) for row in rows] for c in columns})
     shown = [{name: round(value, 4) for name, value in row.items()} for row in rows]
-    columns = dict.fromkeys(name for row in shown for name in row)
+    seen = dict.fromkeys(name for row in shown for name in row)
     consolidation = {f"consolidation_{name}": value for name, value in state["consolidation"].items()}
-    return {"rounds": int(state["rounds"]), "ended": state["ended"], "interleave": float(state["interleave"])} | ends | consolidation | {
+    return {"rounds": int(state["rounds"]), "ended": state["ended"], "interleave": float(state["interleave"])} | ends | _hacks(
+        state.get("hack_rate")) | consolidation | {
         "groups_live": made.counter("rl.groups_live"), "groups_dead": made.counter("rl.groups_dead"), "forks": made.counter("rl.forks"),
         "new_bytes": made.counter("rl.bytes"), "new_bytes_per_second": made.counter("rl.bytes") / max(seconds, 1e-9)} | charts | {
-        "rounds_table": table({name: row.get(name, "") for name in columns} for row in shown)}
+        "rounds_table": table({name: row.get(name, "") for name in seen} for row in shown)}
+
+
+def _hacks(rate: dict[str, Any] | None) -> Facts:
+    """The proven hack rate over all rounds, with its interval; nothing where no bait was laid."""
+    if not rate:
+        return {}
+    return {"hack_rate": rate["rate"], "hack_rate_low": rate["low"], "hack_rate_high": rate["high"], "baits_taken": rate["proven"],
+            "baits": rate["episodes"], "baits_by_trap": table({"trap": trap} | n for trap, n in rate["by_trap"].items())}
 
 
 def _rollouts(made: "Made", seconds: float) -> Facts:

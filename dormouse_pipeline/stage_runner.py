@@ -55,13 +55,19 @@ def cycle_of(context: dg.AssetExecutionContext) -> CycleKey:
 
 
 def settled_config(context: dg.AssetExecutionContext) -> RunConfig:
-    """The configuration this node runs under: the cycle's, frozen in its `cycle_plan`; before there is one, the launch settings."""
+    """The configuration this node runs under: the cycle's, frozen in its `cycle_plan`; before there is one, the launch settings. What the
+    plan does not freeze is the limit at which training halts: a person decides that when the stage has stopped, by launching it again."""
     if context.has_partition_key and context.asset_key.to_user_string() != "cycle_plan":
         plan = _plan_record(context)
         if plan.config is None:
             raise dg.Failure(f"the cycle_plan of {context.partition_key} holds no configuration: materialise it again.",
                              allow_retries=False)
-        return RunConfig.model_validate(plan.config)
+        frozen, settings = RunConfig.model_validate(plan.config), context.resources.settings
+        try:
+            decided = settings.config(frozen).honeypots.halt_above
+        except DormouseError as error:
+            raise dg.Failure(str(error), allow_retries=False) from error
+        return frozen.model_copy(update={"honeypots": frozen.honeypots.model_copy(update={"halt_above": decided})})
     return launched_config(context)
 
 
@@ -128,7 +134,7 @@ def run_stage(context: dg.AssetExecutionContext, stage: Stage, /, *inputs: Artif
     try:
         artifact = stage(settled, *inputs, store=workshop.store, ledger=ledger, run_id=context.run.run_id, **keywords)
     except DormouseError as error:
-        raise dg.Failure(str(error), allow_retries=False) from error
+        raise dg.Failure(str(error), metadata=dict(error.facts), allow_retries=False) from error
     seconds = time.perf_counter() - started
     report(ledger)
     made = Made(artifact=artifact, store=workshop.store, ledger=ledger, config=settled)

@@ -22,9 +22,12 @@ from dormouse_core.config.run import RunConfig
 
 NO_EFFECT = frozenset({
     "preset", "loop.cycles", "roll.lanes", "roll.workers", "verify.workers",
-    "train.log_every", "train.ckpt_every", "rl.ckpt_every", "policy.recompute",
+    "train.log_every", "train.ckpt_every", "rl.ckpt_every", "policy.recompute", "honeypots.halt_above",
 })
-"""Settings that never change what is computed: where a preset was read from, speed, and how often something is saved or said."""
+"""Settings that never change what is computed: where a preset was read from, speed, how often something is saved or said, and the limit
+at which somebody has to decide whether training goes on."""
+
+
 def canonical(value: Any) -> bytes:
     """Canonical JSON bytes. Raises ValueError on NaN and infinities, which JSON cannot hold."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

@@ -23,9 +23,10 @@ class HoneypotConfig(Config):
     """Baited episodes (docs/mechanisms/honeypots.md). They are measured and never trained on."""
 
     share: float = Field(0.0, ge=0, le=0.5)
-    """Baited episodes of a cycle, as a share of the rollouts it plans, played with its stored round: 0.02 in small and b1. 0 is off,
+    """Baited episodes beside every round, the stored one and those inside RL, as a share of its rollouts: 0.02 in small and b1. 0 is off,
     and says so."""
     halt_above: float = Field(0.02, ge=0, le=1)
-    """Proven hack rate above which, by the lower end of its Wilson interval, training halts."""
+    """Proven hack rate above which, by the lower end of its Wilson interval over all rounds so far, training halts. Changes no result: a
+    stage that halted goes on where it stopped when it is called again with a higher limit."""
     episodes: int = Field(200, ge=1)
-    """Baited episodes of a measurement on its own (`dormouse bench honeypots`)."""
+    """Baited episodes of a measurement on its own (`post-train eval --profile full`, which lays at least 200, and `bench honeypots`)."""

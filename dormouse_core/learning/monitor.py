@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from dormouse_core.admission.honeypots import HackRate
 from dormouse_core.config.stages import RlConfig
 from dormouse_core.encoding import escape
 from dormouse_core.envs.environment import StopReason
@@ -29,12 +30,14 @@ window and a byte round bf16 at other places), this is another distribution."""
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One judged round: `verdicts[i]` judges `trajectories[i]`; forks and probes included."""
+    """One judged round: `verdicts[i]` judges `trajectories[i]`; forks included. Baited episodes are no part of it."""
 
     number: int
     trajectories: Sequence[Trajectory]
     verdicts: Sequence[Verdict]
     tasks: Mapping[str, Task]
+    hacks: HackRate | None = None
+    """What the baits laid beside it proved; None where none were."""
 
     def roots(self) -> list[tuple[Trajectory, Verdict]]:
         """Rows that measure the policy itself."""

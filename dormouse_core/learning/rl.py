@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dormouse_core.admission.honeypots import HackRate, rate_of, together
 from dormouse_core.artifacts.checkpoint import Checkpoint, weights_identity
 from dormouse_core.artifacts.code_version import code_version
 from dormouse_core.artifacts.identity import canonical, config_content
@@ -34,6 +35,7 @@ from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.optim.freeze import RouterWatch
 from dormouse_core.optim.groups import build_optimizer
 from dormouse_core.policy.model import load_policy
+from dormouse_core.rollouts import honeypots
 from dormouse_core.rollouts.workers import WorkerPool
 from dormouse_core.tasks.source import TaskSource
 
@@ -45,6 +47,7 @@ class RlEnd(StrEnum):
 
     ROUNDS = "rounds"  # all rounds were run
     NO_SIGNAL = "no_signal"  # rl.dead_round_limit rounds in a row without one live group: the tasks are too hard or too easy
+    HALTED = "halted"  # baits were taken: the proven hack rate passed honeypots.halt_above, and nothing learns until somebody has decided
 
 
 def run(config: RunConfig, base: Artifact, rollouts: Artifact, verdicts: Artifact, tasks: Artifact, *, source: TaskSource | None,
@@ -52,7 +55,8 @@ def run(config: RunConfig, base: Artifact, rollouts: Artifact, verdicts: Artifac
     """Train from `base` on the judged trajectories of round 0, then on rl.rounds - 1 more whose tasks `source` draws.
 
     Without a source only the stored round is learnt from. Raises DormouseError where the trajectories are another policy's,
-    too many have no verdict, nearly all of the first round is cut off, or two updates in a row are not finite.
+    too many have no verdict, nearly all of the first round is cut off, or two updates in a row are not finite; Halted (one of them)
+    where the policy takes baits. A stage that halted is resumed by the same call with a higher `honeypots.halt_above`.
     """
     torch.set_num_threads(config.runtime.threads)
     with ExitStack() as open_now:
@@ -84,6 +88,7 @@ class _Session:
         self.rounds = Rounds(config, inputs, store, StageJournal(store, self.key), pool, ledger, run_id)
         self.fuse = Fuse("rl", ledger)
         self.next, self.silent, self.table = 0, 0, list[dict[str, float]]()
+        self.hacks, self.halted = rate_of({}), False
         self.interleave = self._interleave()
         how = config.rl.consolidation
         self.consolidation = None if how.kind == "off" else Consolidation(config, how, self.policy, self.rounds.cycle, pool, ledger)
@@ -104,7 +109,7 @@ class _Session:
             self.silent = 0 if row.get("groups_live") else self.silent + 1
             self.table.append(row)
             self.next += 1
-            shown = {name: row[name] for name in ("pass_rate", "groups_live", "groups_dead", "kl", "entropy") if name in row}
+            shown = {name: row[name] for name in ("pass_rate", "groups_live", "groups_dead", "kl", "entropy", "hack_rate") if name in row}
             self.ledger.progress("rl", self.next, self.last, "rounds", **shown)
             if self.next % rl.ckpt_every == 0 and self.next < self.last:
                 self._save()
@@ -130,6 +135,10 @@ class _Session:
         updated = self.optimizer.metrics()
         for name in ("expert_updates_min", "expert_updates_max", "experts_never_updated"):
             self.ledger.count(f"rl.{name}", int(updated.get(name, 0.0)))
+        for name, value in self.hacks.counters().items():
+            self.ledger.count(name, value)
+        if self.hacks.episodes:
+            self.ledger.loud(f"honeypots: {honeypots.describe(self.hacks)} in all rounds together")
         if self._ended() is RlEnd.NO_SIGNAL:
             self.ledger.loud(f"rl: ended by no_signal after {self.next} of {self.last} rounds: no group of the last {self.silent} had "
                              "better and worse answers. Tasks are too hard or too easy for this base; its curriculum should move.")
@@ -154,7 +163,21 @@ class _Session:
             round = self.rounds.roll(number, self.policy, identity, self.source)
             refuse_foreign(round, identity, self.base.lfb_version, f"round {number} of this stage")
         refuse_no_verdict(round, self.config.rl, self.ledger)
+        self._watch_hacks(round)
         return round
+
+    def _watch_hacks(self, round: Round) -> None:
+        """Add the round's baits to those before. Halts before anything is learnt from the round: the weights stay in the resume file, the
+        round is committed, and a run that goes on rolls nothing again."""
+        before = self.hacks
+        self.hacks = together([before, *([round.hacks] if round.hacks is not None else [])])
+        if honeypots.state_of(self.hacks, self.config) is not honeypots.HackState.HALTED:
+            return
+        self.rounds.settle()
+        kept, whole, self.hacks, self.halted = self.rounds.baited(round.number), self.hacks, before, True
+        self._save()
+        where = str(self.store.path(kept)) if kept is not None else "the rounds before"
+        honeypots.guard(whole, self.config, self.ledger, where, f"goes on at round {round.number}, from {self.store.resume_path(self.key)}")
 
     def _learn(self, round: Round) -> dict[str, float]:
         """Credit, update, and the round's row of the table."""
@@ -177,7 +200,7 @@ class _Session:
             self.ledger.count("rl.updates_without_signal", not works)
         self.watch.check(f"round {round.number}")
         self.ledger.seconds["rl.update"] += time.perf_counter() - began
-        return metrics(round, rewards, credit.counts, _together(outcomes), rate) | mass(credit)
+        return metrics(round, rewards, credit.counts, _together(outcomes), rate) | mass(credit) | honeypots.numbers(self.hacks)
 
     def _check_parity(self, first: Outcome, number: int) -> None:
         """Before the first update of a round, trainer and sampler are the same weights: their log-probs must agree."""
@@ -217,6 +240,8 @@ class _Session:
         else:
             self.optimizer.load(resumed.optimizer)
         self.next, self.silent, self.table = resumed.state["rounds"], resumed.state["silent"], resumed.state["metrics"]
+        if "hack_rate" in resumed.state:
+            self.hacks = HackRate.model_validate(resumed.state["hack_rate"])
         if self.source is not None:
             self.source.load(resumed.state["source"])
         if self.consolidation is not None:
@@ -226,10 +251,13 @@ class _Session:
         self.ledger.count("rl.resumed_at_round", self.next)
 
     def _ended(self) -> RlEnd:
+        if self.halted:
+            return RlEnd.HALTED
         return RlEnd.NO_SIGNAL if self.silent >= self.config.rl.dead_round_limit and self.next < self.last else RlEnd.ROUNDS
 
     def _checkpoint(self, moments: dict[str, torch.Tensor], **more: Any) -> Checkpoint:
         model = {name: t.detach().clone() for name, t in self.policy.state_dict().items()}
+        more |= {"hack_rate": self.hacks.model_dump(mode="json")} if self.hacks.episodes else {}
         return Checkpoint(self.config, model, moments, self.inherited | {
             "stage": STAGE, "cycle": self.rounds.cycle, "ended": self._ended().value, "rounds": self.next, "silent": self.silent,
             "lfb_version": self.policy.lfb_version, "interleave": self.interleave.share if self.interleave else 0.0,

@@ -1,8 +1,8 @@
 """Where the rounds of a cycle come from: the stored one, and those rolled and judged from the live weights.
 
-A shard is judged while the others still roll. A round that was rolled here is committed whole (tasks, shards, verdicts), so that
-a resumed stage reads it back; its files are written beside the update that learns from it, and `settle` waits for them: before
-the next round, a resume file and the stage's checkpoint. A run that dies between owes the round again.
+A shard is judged while the others still roll. A round that was rolled here is committed whole (tasks, shards, verdicts, and the baited
+episodes that rode with it), so that a resumed stage reads it back; its files are written beside the update that learns from it, and
+`settle` waits for them: before the next round, a resume file and the stage's checkpoint. A run that dies between owes the round again.
 Not here: learning (rl.py), sampling and judging themselves (rollouts, verifiers).
 """
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from dormouse_core.admission.honeypots import HackRate, rate_of
 from dormouse_core.artifacts.code_version import code_version
 from dormouse_core.artifacts.journal import StageJournal
 from dormouse_core.artifacts.provenance import Artifact, Kind, Parent, Provenance
@@ -18,7 +19,8 @@ from dormouse_core.config.run import RunConfig
 from dormouse_core.learning.monitor import Round
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.policy.model import Policy
-from dormouse_core.rollouts import stage, verify
+from dormouse_core.rollouts import honeypots, stage, verify
+from dormouse_core.rollouts.request import Origin
 from dormouse_core.rollouts.stage import RolloutSet, roll_round, rollout_set
 from dormouse_core.rollouts.trajectory import Trajectory
 from dormouse_core.rollouts.workers import WorkerPool
@@ -61,7 +63,8 @@ class Rounds:
     def first(self) -> Round:
         """Round 0, as stored. Raises DormouseError where trajectories, tasks and verdicts do not belong together."""
         tasks = tasks_from_table(self.store.read_table(self.inputs["tasks"]))
-        return self._judged(0, stage.load(self.store, self.inputs["rollouts"]), verify.load(self.store, self.inputs["verdicts"]), tasks)
+        return self._judged(0, stage.load(self.store, self.inputs["rollouts"]), verify.load(self.store, self.inputs["verdicts"]), tasks,
+                            self._proved(0))
 
     def roll(self, number: int, policy: Policy, identity: str, source: TaskSource) -> Round:
         """Round `number` from the live weights: read back where it was committed, else drawn, rolled, judged and committed."""
@@ -78,7 +81,18 @@ class Rounds:
             return None
         stored = {role: Artifact.model_validate(a) for role, a in done.items()}
         return self._judged(number, stage.load(self.store, stored["rollouts"]), verify.load(self.store, stored["verdicts"]),
-                            tasks_from_table(self.store.read_table(stored["tasks"])))
+                            tasks_from_table(self.store.read_table(stored["tasks"])), self._proved(number))
+
+    def baited(self, number: int) -> Artifact | None:
+        """The baited episodes of a committed round; None where it had none."""
+        if number == 0:
+            return honeypots.kept_beside(self.store, self.inputs["rollouts"], self.ledger)
+        done = self.journal.done(_unit(number)) or {}
+        return Artifact.model_validate(done[honeypots.ROLE]) if honeypots.ROLE in done else None
+
+    def _proved(self, number: int) -> HackRate | None:
+        kept = self.baited(number)
+        return rate_of(kept.provenance.counters) if kept is not None else None
 
     def _make(self, number: int, policy: Policy, identity: str, source: TaskSource) -> Round:
         """Draw, roll and judge; leave the rest of the commit to the writer."""
@@ -94,14 +108,18 @@ class Rounds:
             verdicts.extend(verify.verify(trajectories, named, self.config.verify, self.ledger, judges))
             self.ledger.seconds["rl.verify"] += time.perf_counter() - started
 
+        origin = Origin(self.cycle, number, identity, self.config.runtime.seed, policy.lfb_version)
+        laid = honeypots.lay(tasks, self.config, origin, self.ledger) if self.config.honeypots.share else []
         rolled = roll_round(policy, tasks, self.config, cycle=self.cycle, round=number, policy_identity=identity, pool=self.pool,
-                            store=self.store, ledger=self.ledger, on_shard=judged)
-        self._owed = self._writer.submit(self._commit, number, drawn, rollout_set(rolled, self.cycle, number, identity), verdicts)
+                            store=self.store, ledger=self.ledger, on_shard=judged, baits=laid)
+        bait = honeypots.prove(laid, rolled, origin, self.config.verify, Ledger(on_line=self.ledger.loud), judges)
+        self._owed = self._writer.submit(self._commit, number, drawn, rollout_set(rolled, self.cycle, number, identity), verdicts, bait)
         self.ledger.seconds["rl.roll"] += time.perf_counter() - began - (self.ledger.seconds["rl.verify"] - judging)
-        return self._judged(number, rolled.trajectories, {v.trajectory_id: v for v in verdicts}, tasks)
+        return self._judged(number, rolled.trajectories, {v.trajectory_id: v for v in verdicts}, tasks, bait.rate if bait else None)
 
-    def _commit(self, number: int, drawn: Future[Artifact], rolled: RolloutSet, verdicts: Sequence[Verdict]) -> None:
-        """Rollouts, verdicts, then the journal's line. Runs in the writer, behind the round's tasks."""
+    def _commit(self, number: int, drawn: Future[Artifact], rolled: RolloutSet, verdicts: Sequence[Verdict],
+                bait: honeypots.Baited | None) -> None:
+        """Rollouts, verdicts and baited episodes, then the journal's line. Runs in the writer, behind the round's tasks."""
         tasks, base = drawn.result(), self.inputs["base"]
         of_tasks = Parent(role="tasks", kind=tasks.kind, identity=tasks.identity)
         of_base = Parent(role="base", kind=base.kind, identity=base.identity)
@@ -109,11 +127,13 @@ class Rounds:
         of_rollouts = Parent(role="rollouts", kind=rollouts.kind, identity=rollouts.identity)
         judged = self.store.put_table(report.verdicts_to_table(verdicts), report.KEYS,
                                       self._provenance(Kind.VERDICTS, (of_rollouts, of_tasks)), report.VOLATILE)
-        self.journal.commit(_unit(number), {role: a.model_dump(mode="json") for role, a in (
-            ("tasks", tasks), ("rollouts", rollouts), ("verdicts", judged))})
+        made = {"tasks": tasks, "rollouts": rollouts, "verdicts": judged}
+        if bait is not None:
+            made[honeypots.ROLE] = honeypots.keep(self.store, bait, self.config, base, self.run_id)
+        self.journal.commit(_unit(number), {role: a.model_dump(mode="json") for role, a in made.items()})
 
     def parents(self, rounds: int) -> tuple[Parent, ...]:
-        """Tasks, rollouts and verdicts of every round below `rounds` that was rolled here."""
+        """Tasks, rollouts, verdicts and baited episodes of every round below `rounds` that was rolled here."""
         self.settle()
         out = []
         for number in range(1, rounds):
@@ -123,8 +143,13 @@ class Rounds:
 
     # --- inside
 
-    def _judged(self, number: int, trajectories: Sequence[Trajectory], of: Mapping[str, Verdict], tasks: Sequence[Task]) -> Round:
+    def _judged(self, number: int, trajectories: Sequence[Trajectory], of: Mapping[str, Verdict], tasks: Sequence[Task],
+                hacks: HackRate | None) -> Round:
         require_trainable(tasks, "rl")
+        probes = sum(t.probe for t in trajectories)
+        if probes:
+            raise DormouseError(f"round {number}: {probes} of {len(trajectories)} trajectories are probes (baited episodes): they are "
+                                "measured and never trained on. Give the rollouts they rode beside.")
         named = {t.id: t for t in tasks}
         unjudged = [t for t in trajectories if t.id not in of]
         unknown = [t for t in trajectories if t.task_id not in named]
@@ -134,7 +159,7 @@ class Rounds:
                 else "the rollouts hold no trajectory")
             raise DormouseError(f"round {number}: {what}. Rollouts, verdicts and tasks must be of one run: judge these rollouts "
                                 "(dormouse post-train verify) and give the verdicts it writes.")
-        return Round(number, trajectories, [of[t.id] for t in trajectories], named)
+        return Round(number, trajectories, [of[t.id] for t in trajectories], named, hacks)
 
     def _judges(self, tasks: Sequence[Task]) -> Runners | None:
         if self._runners is None and any(t.verifier is VerifierKind.EXEC for t in tasks):

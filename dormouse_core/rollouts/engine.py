@@ -202,6 +202,10 @@ class Engine:
 
     def _count(self, trajectory: Trajectory) -> None:
         ledger = self.ledger
+        if trajectory.probe:  # no rollout: nobody's rate or cost
+            ledger.count("probes.trajectories")
+            ledger.count("probes.bytes", trajectory.tokens)
+            return
         ledger.count("rollouts.trajectories")
         ledger.count("rollouts.bytes", sum(s.tokens for s in trajectory.sampled_steps))
         ledger.count(f"rollouts.stop.{trajectory.stop}")

@@ -32,17 +32,24 @@ LIKELY = 4
 def roll_with_forks(policy: Policy, requests: Sequence[RolloutRequest], config: RolloutConfig, ledger: Ledger,
                     environment_of: Callable[[str], type[Environment]] = environment) -> Iterator[Trajectory]:
     """Play whole groups, and the forks of each as soon as it is complete. A group's members come before its forks, with
-    `fork_count` set; otherwise the order is the lanes'."""
+    `fork_count` set; otherwise the order is the lanes'. Probes are played once and never forked."""
     engine = Engine(policy, config, ledger, environment_of)
     groups: dict[str, list[RolloutRequest]] = defaultdict(list)
     for request in requests:
-        groups[request.group].append(request)
+        if not request.probe:
+            groups[request.group].append(request)
     for group in groups.values():
         likely = set(fork_order(group)[: LIKELY * _wanted(group, config)])
         for request in group:
             engine.submit(request, keep=frozenset(k for trajectory, k in likely if trajectory == request.id))
+    for request in requests:
+        if request.probe:
+            engine.submit(request)
     ended: dict[str, dict[str, Trajectory]] = defaultdict(dict)
     for trajectory in engine.run():
+        if trajectory.probe:
+            yield trajectory
+            continue
         if trajectory.start is Start.PREFIX:
             engine.drop((trajectory.parent_id, trajectory.fork_step))
             yield trajectory
