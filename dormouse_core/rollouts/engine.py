@@ -25,8 +25,8 @@ from dormouse_core.policy.state import MIN_ROWS
 from dormouse_core.rollouts import depth
 from dormouse_core.rollouts.episode import Episode, Next
 from dormouse_core.rollouts.lanes import Lanes
+from dormouse_core.rollouts.native_draw import sampler
 from dormouse_core.rollouts.request import RolloutRequest
-from dormouse_core.rollouts.sampling import sample
 from dormouse_core.rollouts.snapshots import Boundary, Snapshots
 from dormouse_core.rollouts.trajectory import Start, Trajectory
 
@@ -46,7 +46,7 @@ class Engine:
 
     def __init__(self, policy: Policy, config: RolloutConfig, ledger: Ledger,
                  environment_of: Callable[[str], type[Environment]] = environment) -> None:
-        self.policy, self.ledger = policy, ledger
+        self.policy, self.ledger, self.sample = policy, ledger, sampler(policy)
         self.device = next(policy.parameters()).device
         self.most = config.lanes
         self.environment_of = environment_of
@@ -175,7 +175,7 @@ class Engine:
         depth.count(self.policy, rows, self.ledger)
         logits_XV = logits_BV if len(rows) == lanes.width else logits_BV[torch.from_numpy(rows).to(self.device)]
         temperature_X = lanes.temperature_B[rows]
-        drawn = sample(logits_XV, temperature_X, lanes.seed_B[rows], lanes.step_B[rows], lanes.count_B[rows], lanes.avoid_B[rows])
+        drawn = self.sample(logits_XV, temperature_X, lanes.seed_B[rows], lanes.step_B[rows], lanes.count_B[rows], lanes.avoid_B[rows])
         over = lanes.record(rows, drawn)
         return [t for row in over.tolist() if (t := self._close(row)) is not None]
 

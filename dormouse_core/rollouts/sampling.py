@@ -23,6 +23,13 @@ class Distribution(Protocol):
     def __call__(self, logits_XV: torch.Tensor, temperature: float = 1.0) -> torch.Tensor: ...
 
 
+class Sampler(Protocol):
+    """What draws one byte a row: `sample`, or its native form (native_draw)."""
+
+    def __call__(self, logits_XV: torch.Tensor, temperature_X: np.ndarray, seed_X: np.ndarray, step_X: np.ndarray, byte_X: np.ndarray,
+                 avoid_X: np.ndarray, /) -> "Draw": ...
+
+
 class Draw(NamedTuple):
     """What was sampled: bytes, their log-probs under the policy (never under the excluded distribution), entropies in nats."""
 
@@ -74,17 +81,19 @@ def _sample(
     return tuple(torch.from_numpy(x).to(logits_XV.device) for x in drawn)
 
 
-def _agree(got: Results, want: Results) -> str | None:
-    """Log-probs of equal bytes within rounding; a byte may differ where a uniform meets a border of the CDF, which is rare."""
+def agree(got: Results, want: Results) -> str | None:
+    """None, or how two draws differ: log-probs of equal bytes within rounding; a byte may differ where a uniform meets a border of the
+    CDF, which is rare."""
     (byte_X, log_prob_X, entropy_X), (wanted_X, other_X, expected_X) = got, want
     same_X = byte_X == wanted_X
     if int((~same_X).sum()) > 1:
         return f"{int((~same_X).sum())} of {len(byte_X)} bytes differ"
-    error = float(torch.cat(((log_prob_X - other_X)[same_X], entropy_X - expected_X)).abs().max())
-    return None if error < 1e-4 else f"log-probs or entropies are off by {error:.2g}"
+    mine, other = torch.cat((log_prob_X[same_X], entropy_X)), torch.cat((other_X[same_X], expected_X))
+    off = ~torch.isclose(mine, other, rtol=0, atol=1e-4, equal_nan=True)  # infinite and undefined where the definition has them
+    return f"log-probs or entropies are off by {float((mine - other)[off].abs().max()):.2g}" if off.any() else None
 
 
-SAMPLE = Op("sample", "sampling.sample", _sample, agree=_agree)
+SAMPLE = Op("sample", "sampling.sample", _sample, agree=agree)
 
 
 def sample(logits_XV: torch.Tensor, temperature_X: np.ndarray, seed_X: np.ndarray, step_X: np.ndarray, byte_X: np.ndarray,

@@ -18,7 +18,7 @@ from dormouse_core.encoding import END, ESCAPE, Role, opening, unescape
 from dormouse_core.policy.model import Policy
 from dormouse_core.policy.state import MIN_ROWS
 from dormouse_core.rollouts.deviation import NOTHING
-from dormouse_core.rollouts.sampling import sample
+from dormouse_core.rollouts.native_draw import sampler
 
 PREFILL = 2048
 """Bytes of a prompt that run at once."""
@@ -92,7 +92,7 @@ class Streams:
     """`rows` completions at a time; more wait in order of arrival. Not thread-safe but for `Stream.cancelled`: one thread steps."""
 
     def __init__(self, policy: Policy, rows: int = MIN_ROWS) -> None:
-        self.policy, self.device = policy.eval(), next(policy.parameters()).device
+        self.policy, self.device, self.sample = policy.eval(), next(policy.parameters()).device, sampler(policy)
         self.waiting: deque[Stream] = deque()
         self.state = policy.initial_state(rows)
         self._row_streams: list[Stream | None] = [None] * rows
@@ -152,7 +152,7 @@ class Streams:
         count_X = np.array([len(s.raw) for s in streams], dtype=np.int64)
         zeros_X = np.zeros(len(rows), dtype=np.int64)
         chosen = logits_BV[torch.from_numpy(rows).to(self.device)]
-        drawn = sample(chosen, np.array([s.temperature for s in streams]), seed_X, zeros_X, count_X, np.full(len(rows), NOTHING))
+        drawn = self.sample(chosen, np.array([s.temperature for s in streams]), seed_X, zeros_X, count_X, np.full(len(rows), NOTHING))
         self._next_B[torch.from_numpy(rows).to(self.device)] = torch.from_numpy(drawn.byte_X.astype(np.int64)).to(self.device)
         for row, stream, byte, log_prob in zip(rows.tolist(), streams, drawn.byte_X.tolist(), drawn.log_prob_X.tolist(), strict=True):
             stream.take(byte, log_prob)
