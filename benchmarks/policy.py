@@ -29,7 +29,7 @@ from dormouse_core.policy.counts import parameter_counts
 from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.policy.model import Policy, build_policy
 from dormouse_core.rollouts.deviation import NOTHING
-from dormouse_core.rollouts.sampling import draw, log_probs
+from dormouse_core.rollouts.native_draw import sampler
 
 PROMPT, NEW = 32, 64
 BACKWARD = 3  # a forward and its backward do three times the products of a forward
@@ -100,12 +100,13 @@ def some_bytes(*shape: int) -> Tensor:
 
 def sample(policy: Policy, prompt_BL: Tensor, new: int) -> None:
     """`new` bytes a row by the calls the rollout engine makes: prefill, distribution, seeded draw with log-prob and entropy, decode."""
-    with torch.inference_mode():
+    take = sampler(policy)
+    with torch.no_grad():
         out = policy.eval()(prompt_BL)
         logits_BV, state, rows = out.logits_BLV[:, -1], out.state, len(prompt_BL)
         one, seed, step, avoid = np.ones(rows), np.arange(rows), np.zeros(rows, dtype=np.int64), np.full(rows, NOTHING)
         for j in range(new):
-            drawn = draw(log_probs(action_log_probs, logits_BV, one), one, seed, step, np.full(rows, j), avoid)
+            drawn = take(logits_BV, one, seed, step, np.full(rows, j), avoid)
             if j + 1 < new:
                 logits_BV, _ = policy.decode(torch.from_numpy(drawn.byte_X.astype(np.int64)), state)
 
