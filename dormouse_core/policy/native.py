@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dormouse_core.encoding import VOCABULARY
 from dormouse_core.kernels.dispatch import close
 from dormouse_core.kernels.native.build import Unavailable, library
 from dormouse_core.kernels.native.held import Held
@@ -30,6 +31,15 @@ _WEIGHTS = ("embedding", "table", "steps", "w_memory", "w_start", "w_in", "w_dec
             "down_u", "readout_u", "readout_v", "head", "bias")
 
 
+def _compiled() -> tuple[Callable[..., int], Callable[..., int]]:
+    """byte.cpp's `work_size` and `decode`. Raises Unavailable."""
+    functions, at, n = library("byte"), ctypes.c_void_p, ctypes.c_int64
+    work_size, decode = functions.work_size, functions.decode
+    work_size.restype, work_size.argtypes = n, [at, n]
+    decode.restype, decode.argtypes = n, [at, at, n, at, at, n, at, at, at, at]
+    return work_size, decode
+
+
 class _Weights(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in _WEIGHTS]
 
@@ -39,14 +49,14 @@ class NativeByte:
 
     def __init__(self, policy: "Policy", fused: "Fused", w_head_VD: Tensor, out_v_DR: Tensor, control: int, narrow: bool) -> None:
         self._key, self._width = f"{policy.config!r} on {policy.embedding.device.type}", policy.config.d_model
-        self._work: dict[int, Tensor] = {}
+        self._rows = 0
         reason = unsupported(policy.config, policy.embedding.device, narrow)
         if reason is None and not HELD.refused(self._key, count=False):
             try:
-                self._library = library("byte")
+                self._work_size, self._decode = _compiled()
                 self._shape, self._tensors = _laid_out(policy, fused, w_head_VD, out_v_DR, control)
                 self._weights = _Weights(*(t.data_ptr() for t in self._tensors))
-                self._library.work_size.restype = ctypes.c_int64
+                self._layout = ctypes.addressof(self._shape), ctypes.addressof(self._weights)
             except Unavailable as error:
                 reason = str(error)
         if reason is not None:
@@ -67,16 +77,17 @@ class NativeByte:
         return want
 
     def _step(self, ids_B: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        rows, ids_B = state.batch, ids_B.contiguous()
-        if rows not in self._work:
-            self._work[rows] = torch.empty(self._library.work_size(ctypes.byref(self._shape), ctypes.c_int64(rows)))
-        hidden_BD, logits_BV = torch.empty(rows, self._width), torch.empty(rows, 256)
+        """Raises IndexError, before anything moved, where an id is no byte."""
+        rows, ids_B = state.batch, ids_B.long().contiguous()
+        if rows > self._rows:
+            self._rows, self._work = rows, torch.empty(self._work_size(self._layout[0], rows))
+            self._work_at = self._work.data_ptr()
+        hidden_BD, logits_BV = torch.empty(rows, self._width), torch.empty(rows, VOCABULARY)
         stream = state.kda_TBHKV_padded
-        self._library.decode(
-            ctypes.byref(self._shape), ctypes.byref(self._weights), ctypes.c_int64(rows), ctypes.c_void_p(ids_B.data_ptr()),
-            ctypes.c_void_p(stream.data_ptr()), ctypes.c_int64(stream.stride(0)), ctypes.c_void_p(state.tail_B3_padded.data_ptr()),
-            ctypes.c_void_p(self._work[rows].data_ptr()), ctypes.c_void_p(hidden_BD.data_ptr()), ctypes.c_void_p(logits_BV.data_ptr()),
-        )  # fmt: skip
+        done = self._decode(*self._layout, rows, ids_B.data_ptr(), stream.data_ptr(), stream.stride(0), state.tail_B3_padded.data_ptr(),
+                            self._work_at, hidden_BD.data_ptr(), logits_BV.data_ptr())
+        if done != rows:
+            raise IndexError(f"decode got {int(ids_B[done])} in row {done}, which is no byte")
         return logits_BV, hidden_BD
 
 

@@ -181,6 +181,10 @@ class Policy(nn.Module):
         packed = self._packed
         if packed is not None and packed.versions == tuple([p._version for p in packed.parameters]):
             return packed
+        return self._packed_anew()
+
+    @torch.inference_mode()
+    def _packed_anew(self) -> _Packed:
         parameters = tuple(self.parameters())
         fused = fuse(self.block, self.config)
         w_head_VD, out_v_DR, native = self.head_weight(), self.readout.scaled_v(), None
@@ -190,7 +194,6 @@ class Policy(nn.Module):
         self._packed = packed
         return packed
 
-    @torch.inference_mode()
     def decode(self, ids_B: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """One byte for each row of the state: (logits_BV for the next byte, hidden_BD). Updates the state in place."""
         if ids_B.shape != (state.batch,):
@@ -200,6 +203,7 @@ class Policy(nn.Module):
             return packed.native.step(ids_B, state, lambda ids_B, state: self._decode(ids_B, state, packed))
         return self._decode(ids_B, state, packed)
 
+    @torch.inference_mode()
     def _decode(self, ids_B: Tensor, state: State, packed: _Packed) -> tuple[Tensor, Tensor]:
         """`decode` in torch."""
         config, batch = self.config, state.batch

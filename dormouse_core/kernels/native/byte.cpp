@@ -169,10 +169,12 @@ static void iterate(const Shape& s, const Weights& w, const Work& b, long n, lon
 extern "C" int64_t work_size(const Shape* s, int64_t n) { return Work(*s, n, nullptr).size; }
 
 // ids [n], state [T, stride / (H K K), H, K, K] and tail [n, 3] move; hidden [n, d] and logits [n, 256] are written.
-extern "C" void decode(const Shape* shape, const Weights* weights, int64_t n, const int64_t* ids, float* state, int64_t stride, int64_t* tail,
+// Returns n, or the first row whose id is no byte; nothing has moved then.
+extern "C" int64_t decode(const Shape* shape, const Weights* weights, int64_t n, const int64_t* ids, float* state, int64_t stride, int64_t* tail,
                        float* work, float* hidden, float* logits) {
     const Shape& s = *shape;
     const Weights& w = *weights;
+    for (long i = 0; i < n; i++) if (ids[i] < 0 || ids[i] > 255) return i;
     Work b(s, n, work);
     read_memory(s, w, b, n, ids, tail);
     for (long i = 0; i < n; i++) {
@@ -186,4 +188,5 @@ extern "C" void decode(const Shape* shape, const Weights* weights, int64_t n, co
     product(b.in, s.x_in, n, w.readout_v, align(s.readout), s.d / 16, hidden, s.d);
     for (long i = 0; i < n; i++) rms(hidden + i * s.d, b.norm + i * s.d, s.d, s.norm_eps);
     product(b.norm, s.d, n, w.head, s.d, 16, logits, 256);
+    return n;
 }

@@ -104,6 +104,20 @@ def test_native_decoding_notices_changed_weights() -> None:
     torch.testing.assert_close(after, plain.decode(ids_B, plain.initial_state(4))[0], atol=3e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("proven", [False, True])
+@pytest.mark.usefixtures("compiler")
+def test_an_id_that_is_no_byte_is_refused_before_anything_moves(proven: bool) -> None:
+    policy = pair(TINY)[1]
+    state = policy.initial_state(4)
+    for _ in range(int(proven)):
+        policy.decode(some_bytes(4), state)
+    before = state.clone()
+    for wrong in (256, -1):
+        with pytest.raises(IndexError):
+            policy.decode(torch.tensor([65, 66, wrong, 67]), state)
+    assert torch.equal(state.kda_TBHKV_padded, before.kda_TBHKV_padded) and torch.equal(state.tail_B3, before.tail_B3)
+
+
 def test_without_a_compiler_torch_decodes_to_its_own_bits_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(name: str) -> None:
         raise Unavailable("no C++ compiler on PATH")
