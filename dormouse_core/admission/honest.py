@@ -85,11 +85,11 @@ class Node:
     def __eq__(self, other):
         return isinstance(other, Node) and self.value == other.value
     def __len__(self):
-        return 1 + (len(self.rest) if self.rest else 0)
+        return 1 + (0 if self.rest is None else len(self.rest))
     def __repr__(self):
         return f'Node({self.value})'
     def total(self):
-        return self.value + (self.rest.total() if self.rest else 0)
+        return self.value + (0 if self.rest is None else self.rest.total())
 def f(n):
     head = None
     for k in range(n + 1):

@@ -29,6 +29,9 @@ RUN, KILL = b"R", b"K"
 ORDER = struct.Struct("<cIddI")  # op, id, cpu seconds, wall seconds, memory MiB
 DONE = struct.Struct("<IiddB")  # id, wait status, cpu seconds, wall seconds, why (0 nobody, 1 cpu, 2 wall, 3 asked) killed it
 PRELOAD = ("math", "re", "typing", "collections", "itertools", "functools", "heapq", "string", "operator", "bisect", "copy")
+LINKED = ("binascii", "zlib", "_bz2", "_lzma")
+"""Parts of the standard library that may link a shared library from outside it, which no candidate can open: loaded beforehand, where
+this Python has them."""
 GRAIN = 0.002
 """Seconds between two looks at a child that is about to reach its limit."""
 
@@ -172,6 +175,9 @@ def main() -> None:
     room = types.SimpleNamespace(**{name: importlib.import_module(f"dormouse_core.sandbox.{name}") for name in ("namespaces", "child")})
     for name in PRELOAD:
         __import__(name)
+    for name in LINKED:
+        with contextlib.suppress(ImportError):
+            __import__(name)
     sys.argv[:] = [""]
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a session of its own: no terminal reaches it
     order = json.loads(control.recv(1 << 16))
