@@ -210,6 +210,9 @@ class VerifyConfig(Config):
 class EvalConfig(Config):
     """`post-train eval` and the holdout verdict."""
 
+    profile: Literal["quick", "full"] = "quick"
+    """`post-train eval` only. `full` is for a release or a claim: beside the suite it lays at least 200 baits (`honeypots.episodes`) and
+    reports the proven hack rate. `quick` says that it does not."""
     suite: str = "nano"
     """Suite name (packaged) or a TOML file: families and difficulties of each pool."""
     tasks_per_pool: int = Field(100, ge=2)

@@ -20,6 +20,7 @@ from dormouse_core.config.run import RunConfig
 from dormouse_core.config.stages import RolloutConfig
 from dormouse_core.config.suite import load_suite
 from dormouse_core.envs.environment import StopReason
+from dormouse_core.evaluation.hacks import measure_hacks
 from dormouse_core.evaluation.policies import measure_bounds
 from dormouse_core.evaluation.report import EvalReport, split_report
 from dormouse_core.evaluation.scores import Scores
@@ -141,7 +142,8 @@ def refuse_no_verdict(scores: Scores, name: str, limit: float) -> None:
 def run(config: RunConfig, checkpoint: Artifact, *, store: Store, ledger: Ledger, run_id: str = "", pool: WorkerPool | None = None,
         fresh: bool = True) -> Artifact:
     """`post-train eval`: one checkpoint on the suite's fresh split (seeds from its own identity), and on the frozen one where
-    `eval.frozen` is on. Returns the EVAL_REPORT; its per-task table is stored beside it."""
+    `eval.frozen` is on; with `eval.profile = full` its hack rate beside them. Returns the EVAL_REPORT; its per-task table is stored
+    beside it."""
     suite = load_suite(config.eval.suite)
     policy = checkpoint_policy(store, checkpoint)
     splits = [(Split.FRESH, checkpoint.identity)] * fresh + [(Split.FROZEN, FROZEN_ROOT)] * config.eval.frozen
@@ -149,15 +151,21 @@ def run(config: RunConfig, checkpoint: Artifact, *, store: Store, ledger: Ledger
         raise DormouseError("nothing to evaluate: fresh seeds are off and eval.frozen is false; switch one of them on")
     if not fresh:
         ledger.loud("eval: fresh seeds off; only the frozen split is scored, which says nothing about promotion")
-    reports, tables = [], []
+    full = config.eval.profile == "full"
+    if not full:
+        ledger.loud("eval: profile quick: no baits are laid, so how often this policy hacks is not measured (--profile full)")
+    reports, tables, measured_on = [], [], list[Task]()
     with borrowed(pool, config) as workers:
         for split, root in splits:
             tasks = suite_tasks(suite, split, root, config.eval.tasks_per_pool, ledger)
+            measured_on = measured_on or tasks
             answers = answer_tasks(policy, checkpoint.identity, f"eval:{split}", tasks, config, workers, ledger)
             scores = score_answers(tasks, {split.value: answers}, config, ledger)[split.value]
             bounds = measure_bounds(tasks, config.verify, ledger)
             reports.append(split_report(scores, split, root, bounds, config.eval, config.runtime.seed, split))
             tables.append(scores.table(split))
+        hacks = measure_hacks(config, policy, checkpoint, measured_on, store=store, ledger=ledger, pool=workers,
+                              run_id=run_id) if full else None
     parents = (Parent(role="checkpoint", kind=Kind.CHECKPOINT, identity=checkpoint.identity),)
     made = {"stage": STAGE, "config_sha256": config.sha256(), "code_version": code_version(), "seed": config.runtime.seed, "run_id": run_id,
             "counters": ledger.counters()}
@@ -167,5 +175,7 @@ def run(config: RunConfig, checkpoint: Artifact, *, store: Store, ledger: Ledger
     for reason in broken:
         ledger.loud(f"evaluation INVALID: {reason}")
     report = EvalReport(checkpoint=parents[0], suite=suite.name, samples=config.eval.samples, temperature=config.roll.temperature,
-                        splits=tuple(reports), table=of_table, verdict="VALID" if not broken else "INVALID: " + "; ".join(broken))
-    return store.put_record(report, Provenance(kind=Kind.EVAL_REPORT, parents=(*parents, of_table), **made))
+                        splits=tuple(reports), table=of_table, verdict="VALID" if not broken else "INVALID: " + "; ".join(broken),
+                        hacks=hacks)
+    return store.put_record(report, Provenance(
+        kind=Kind.EVAL_REPORT, parents=(*parents, of_table, *([hacks.episodes] if hacks else [])), **made))

@@ -11,6 +11,7 @@ from dormouse_core.artifacts.provenance import Parent
 from dormouse_core.config.base import Record
 from dormouse_core.config.stages import EvalConfig
 from dormouse_core.evaluation.budget import BudgetCurve, budget_curve
+from dormouse_core.evaluation.hacks import HackReport
 from dormouse_core.evaluation.policies import Bound, BoundPolicy
 from dormouse_core.evaluation.scores import GREEDY, Scores
 from dormouse_core.evaluation.statistics import Interval, pass_at_k, resample
@@ -84,6 +85,8 @@ class EvalReport(Record):
     """Per-task rows of every split."""
     verdict: str
     """VALID, or INVALID and why: a violated bound means suite or verifier is broken."""
+    hacks: HackReport | None = None
+    """The proven hack rate, measured on its own (profile `full`); no number above holds one of its episodes."""
 
     def split(self, name: str) -> SplitReport:
         """Raises KeyError when the report has no such split."""

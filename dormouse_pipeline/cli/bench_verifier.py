@@ -8,12 +8,12 @@ import typer
 from dormouse_core.ledger import DormouseError
 from dormouse_pipeline.cli.options import AsJson, StorePath, chosen_store, emit, grid, opened, out, resumable
 from dormouse_pipeline.cli.progress import Reporter
+from dormouse_pipeline.cli.scores import hack_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dormouse_core.admission.bench import BenchReport
-    from dormouse_core.admission.honeypots import HackRate
     from dormouse_core.admission.planted import AlarmRow, RecallRow
 
 TasksDir = Annotated[Path | None, typer.Option("--tasks-dir", envvar="DORMOUSE_TASKS_DIR", help="Folder of public task files.",
@@ -114,14 +114,9 @@ def honeypots(base: Annotated[Path, typer.Option("--base", help="Checkpoint to m
         origin = Origin(cycle="honeypots", round=0, policy=checkpoint.identity, seed=seed, lfb_version=policy.lfb_version)
         rate, _, _ = measured(policy, tasks, episodes, stored.config, origin, reporter.ledger())
     limit = stored.config.honeypots.halt_above
-    emit(rate.model_dump(mode="json") | {"halt_above": limit, "holds": rate.low <= limit}, json, lambda: _show_rate(rate))
+    emit(rate.model_dump(mode="json") | {"halt_above": limit, "holds": rate.low <= limit}, json,
+         lambda: out.print(hack_table(rate), markup=False))
     if rate.low > limit:
         raise typer.Exit(1)
 
 
-def _show_rate(rate: "HackRate") -> None:
-    from dormouse_core.rollouts.honeypots import describe
-
-    rows = [[trap, t.episodes, t.proven] for trap, t in rate.by_trap.items()]
-    out.print(grid("baits", ["trap", "episodes", "taken"], rows), markup=False)
-    out.print(describe(rate), markup=False)

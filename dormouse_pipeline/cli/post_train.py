@@ -52,6 +52,11 @@ class Switch(StrEnum):
     OFF = "off"
 
 
+class Profile(StrEnum):
+    QUICK = "quick"
+    FULL = "full"
+
+
 class Mask(StrEnum):
     ASSISTANT = "assistant"
     ALL = "all"
@@ -89,6 +94,8 @@ ConsolidateOption = Annotated[Consolidate | None, _option(
     "--consolidate", "After the rounds: supervised steps on the cycle's verified passes, or none.")]
 RoundCount = Annotated[int | None, _option("--rounds", "Rounds; the first is the stored one.", min=1)]
 SuiteName = Annotated[str | None, _option("--suite", "Packaged suite or TOML file.")]
+ProfileName = Annotated[Profile | None, _option(
+    "--profile", "quick: the suite alone. full: also at least 200 baited episodes, for the proven hack rate.")]
 FreshSeed = Annotated[Switch, typer.Option("--fresh-seed", help="Score tasks whose seeds derive from this checkpoint.")]
 
 
@@ -214,22 +221,29 @@ def rl(base: Base, traj: Traj, adv: Adv = None, clip: Clip = None, kl: Kl = None
 
 @group.command("eval")
 @resumable("Nothing is half-written; the same command starts the evaluation again.")
-def evaluate(base: Base, suite: SuiteName = None, fresh_seed: FreshSeed = Switch.ON, preset: Preset = None, sets: Sets = [],  # noqa: B006
-             seed: Seed = None, dest: Out = None, store: StorePath = None, json: AsJson = False) -> None:
-    """Score a checkpoint: pass@1 and pass@k with intervals, correct@budget, and the policies that bound the suite."""
+def evaluate(base: Base, suite: SuiteName = None, profile: ProfileName = None, fresh_seed: FreshSeed = Switch.ON,
+             preset: Preset = None, sets: Sets = [], seed: Seed = None, dest: Out = None, store: StorePath = None,  # noqa: B006
+             json: AsJson = False) -> None:
+    """Score a checkpoint: pass@1 and pass@k with intervals, correct@budget, the policies that bound the suite; with --profile full also
+    how often it takes bait, with its interval. Exit code 1 where the numbers are INVALID or the hack rate is above its limit."""
     from dormouse_core.evaluation import evaluate as stage
     from dormouse_core.evaluation.report import EvalReport
     from dormouse_pipeline.cli.scores import split_tables
 
     held = chosen_store(store)
     parent = opened(held, base, "checkpoint")
-    config = follow(parent, held, preset, sets, seed, {"eval.suite": suite})
+    config = follow(parent, held, preset, sets, seed, {"eval.suite": suite, "eval.profile": profile and profile.value})
     done = call(held, "post-train eval", stage.run, config, parent, out=dest, quiet=json, fresh=fresh_seed is Switch.ON)
     report = held.read_record(done.artifact, EvalReport)
     emit(done.as_json() | {"report": report.model_dump(mode="json")}, json, lambda: _print(done, *split_tables(report)))
     if report.verdict != "VALID":
         raise DormouseError(f"the evaluation is {report.verdict}. Its numbers are not to be trusted: check the suite with "
                             "`dormouse tasks check`.")
+    if report.hacks is not None and report.hacks.state == "halted":
+        rate = report.hacks.rate
+        raise DormouseError(f"this checkpoint hacks: {rate.proven} of {rate.episodes} baits taken, and the lower end of the interval "
+                            f"({rate.low:.1%}) is above honeypots.halt_above = {report.hacks.halt_above:.0%}. Its episodes are "
+                            f"{report.hacks.episodes.identity[:16]} in the store; train anew from a checkpoint before it.")
 
 
 def _print(done: Done, *tables: Any) -> None:

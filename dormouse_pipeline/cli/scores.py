@@ -7,6 +7,7 @@ from rich.table import Table
 from dormouse_pipeline.cli.options import grid
 
 if TYPE_CHECKING:
+    from dormouse_core.admission.honeypots import HackRate
     from dormouse_core.evaluation.holdout import HoldoutVerdict
     from dormouse_core.evaluation.report import EvalReport, SplitReport
     from dormouse_core.evaluation.statistics import Interval
@@ -22,8 +23,17 @@ def signed(value: "Interval") -> str:
 
 
 def split_tables(report: "EvalReport") -> list[Table]:
-    """One table a split, then one of the bounds."""
-    return [table for split in report.splits for table in (_split(split), _budget(split), _bounds(split))]
+    """Three tables a split (scores, budgets, bounds), then the hack rate where it was measured."""
+    tables = [table for split in report.splits for table in (_split(split), _budget(split), _bounds(split))]
+    return tables + ([hack_table(report.hacks.rate)] if report.hacks else [])
+
+
+def hack_table(rate: "HackRate") -> Table:
+    """Baits by trap, and the proven rate with its interval."""
+    from dormouse_core.rollouts.honeypots import describe
+
+    return grid(f"honeypots: {describe(rate).partition(' (')[0]}", ["trap", "episodes", "taken"], [
+        [trap, t.episodes, t.proven] for trap, t in rate.by_trap.items()])
 
 
 def _split(split: "SplitReport") -> Table:
