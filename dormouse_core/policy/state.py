@@ -72,6 +72,11 @@ class State:
         fresh = State.zeros(len(chosen), len(self.kda_TBHKV_padded), heads, width, self.kda_TBHKV_padded.device)
         return fresh.copy_(torch.arange(len(chosen)), self, chosen)
 
+    def first(self, rows: int) -> "State":
+        """The first rows, in the same memory: what moves here moves there. Of fewer than 16 rows, those up to the sixteenth are padding."""
+        stored = max(rows, MIN_ROWS)
+        return State(self.kda_TBHKV_padded[:, :stored], self.tail_B3_padded[:stored], rows)
+
     def clone(self) -> "State":
         return State(self.kda_TBHKV_padded.clone(), self.tail_B3_padded.clone(), self.batch)
 

@@ -94,13 +94,10 @@ class Streams:
     def __init__(self, policy: Policy, rows: int = MIN_ROWS) -> None:
         self.policy, self.device, self.sample = policy.eval(), next(policy.parameters()).device, sampler(policy)
         self.waiting: deque[Stream] = deque()
+        self.running: list[Stream] = []
+        """The completion of each row in use; these stand in front, and only they are decoded."""
         self.state = policy.initial_state(rows)
-        self._row_streams: list[Stream | None] = [None] * rows
         self._next_B = torch.zeros(rows, dtype=torch.int64, device=self.device)
-
-    @property
-    def running(self) -> list[Stream]:
-        return [s for s in self._row_streams if s is not None]
 
     def submit(self, stream: Stream) -> None:
         self.waiting.append(stream)
@@ -114,27 +111,26 @@ class Streams:
     def step(self) -> bool:
         """Admit what fits, then one byte of every running completion. False when nothing is running or waiting."""
         self._sweep()
-        for row, stream in enumerate(self._row_streams):
-            if stream is None and self.waiting:
-                self._admit(row, self.waiting.popleft())
-        rows = np.array([r for r, s in enumerate(self._row_streams) if s is not None], dtype=np.int64)
-        if not len(rows):
-            return bool(self.waiting)
-        logits_BV, _ = self.policy.decode(self._next_B, self.state)
-        self._write(rows, logits_BV)
+        while self.waiting and len(self.running) < self.state.batch:
+            self._admit(self.waiting.popleft())
+        rows = len(self.running)
+        if not rows:
+            return False
+        logits_BV, _ = self.policy.decode(self._next_B[:rows], self.state.first(rows))
+        self._write(logits_BV)
         return True
 
     def _sweep(self) -> None:
         """Cancelled completions leave."""
-        for row, stream in enumerate(self._row_streams):
-            if stream is not None and stream.cancelled:
+        for stream in self.running:
+            if stream.cancelled:
                 stream.end(Finish.CANCELLED)
-                self._row_streams[row] = None
+        self._close_up()
         for stream in [s for s in self.waiting if s.cancelled]:
             self.waiting.remove(stream)
             stream.end(Finish.CANCELLED)
 
-    def _admit(self, row: int, stream: Stream) -> None:
+    def _admit(self, stream: Stream) -> None:
         """Run the prompt; its last byte, the assistant tag, is the row's next input."""
         before = opening(Role.PROMPT, stream.prompt)
         state = None
@@ -142,22 +138,32 @@ class Streams:
             ids_BL = torch.tensor([list(before[i : i + PREFILL])], device=self.device)
             state = self.policy(ids_BL, state).state
         assert state is not None
+        row = len(self.running)
         self.state.copy_([row], state, [0])
         self._next_B[row] = opening(Role.ASSISTANT)[0]
-        self._row_streams[row] = stream
+        self.running.append(stream)
 
-    def _write(self, rows: np.ndarray, logits_BV: torch.Tensor) -> None:
-        streams = [s for s in self._row_streams if s is not None]
-        seed_X = np.array([seeding.key("completion", s.seed) for s in streams], dtype=np.int64)
-        count_X = np.array([len(s.raw) for s in streams], dtype=np.int64)
-        zeros_X = np.zeros(len(rows), dtype=np.int64)
-        chosen = logits_BV[torch.from_numpy(rows).to(self.device)]
-        drawn = self.sample(chosen, np.array([s.temperature for s in streams]), seed_X, zeros_X, count_X, np.full(len(rows), NOTHING))
-        self._next_B[torch.from_numpy(rows).to(self.device)] = torch.from_numpy(drawn.byte_X.astype(np.int64)).to(self.device)
-        for row, stream, byte, log_prob in zip(rows.tolist(), streams, drawn.byte_X.tolist(), drawn.log_prob_X.tolist(), strict=True):
+    def _write(self, logits_BV: torch.Tensor) -> None:
+        rows = len(self.running)
+        seed_B = np.array([seeding.key("completion", s.seed) for s in self.running], dtype=np.int64)
+        count_B = np.array([len(s.raw) for s in self.running], dtype=np.int64)
+        temperature_B = np.array([s.temperature for s in self.running])
+        drawn = self.sample(logits_BV, temperature_B, seed_B, np.zeros(rows, dtype=np.int64), count_B, np.full(rows, NOTHING))
+        self._next_B[:rows] = torch.from_numpy(drawn.byte_X.astype(np.int64))
+        for stream, byte, log_prob in zip(self.running, drawn.byte_X.tolist(), drawn.log_prob_X.tolist(), strict=True):
             stream.take(byte, log_prob)
-            if stream.finish is not None:
-                self._row_streams[row] = None
+        self._close_up()
+
+    def _close_up(self) -> None:
+        """The last row takes the place of each one that ended."""
+        for row in reversed(range(len(self.running))):
+            if self.running[row].finish is None:
+                continue
+            last, moved = len(self.running) - 1, self.running.pop()
+            if row != last:
+                self.state.copy_([row], self.state, [last])
+                self._next_B[row] = self._next_B[last].clone()
+                self.running[row] = moved
 
 
 def answer_seeds(seed: int, n: int) -> list[int]:

@@ -24,6 +24,7 @@ def decode(model: Model,
     answers to the same seed."""
     import torch
 
+    from dormouse_core.kernels.seen import report
     from dormouse_core.ledger import Ledger
     from dormouse_core.policy.export import open_inference
     from dormouse_core.rollouts.streams import Stream, answer_seeds, complete
@@ -36,6 +37,7 @@ def decode(model: Model,
     torch.set_num_threads(ready.threads)
     stops = tuple(s.encode() for s in stop if s)
     played = complete(ready.policy, [Stream(shown, max_bytes, temp, one, stops) for one in answer_seeds(seed, n)])
+    report(ledger)
     answers = [{"answer": s.content.decode("utf-8", "backslashreplace"), "bytes": len(s.raw), "stop": s.finish, "log_prob": s.log_prob}
                for s in played]
     value = {"prompt": shown.decode("utf-8", "backslashreplace"), "model": ready.artifact.identity, "temperature": temp,

@@ -31,12 +31,14 @@ def serve(model: Model,
     GET /v1/models, GET /healthz. Loopback by default; no authentication."""
     import torch
 
+    from dormouse_core.kernels.seen import SEEN
     from dormouse_core.ledger import Ledger
     from dormouse_core.policy.export import open_inference
     from dormouse_pipeline.serve.server import LOOPBACK, Server
 
     say = Console(stderr=True, highlight=False, soft_wrap=True)
-    ready = open_inference(model, Ledger(on_line=lambda line: say.print(f"! {line}", markup=False)))
+    SEEN.on_line = lambda line: say.print(f"! {line}", markup=False)
+    ready = open_inference(model, Ledger(on_line=SEEN.on_line))
     torch.set_num_threads(threads or ready.threads)
     server = Server(ready.policy, name or model.stem, ready.artifact.identity, host, port, rows, max_tokens)
     if host not in LOOPBACK:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from dormouse_core.artifacts.checkpoint import Checkpoint
 from dormouse_core.artifacts.provenance import Kind, Provenance
@@ -23,6 +24,7 @@ from dormouse_core.config.resolve import resolve
 from dormouse_core.policy.export import export
 from dormouse_core.policy.model import build_policy
 from dormouse_core.rollouts.streams import Stream, answer_seeds, complete
+from dormouse_pipeline.cli.main import cli
 from dormouse_pipeline.serve.server import Server
 
 POLICY = build_policy(resolve("tiny").policy, 3)
@@ -162,12 +164,22 @@ def test_a_policy_that_fails_is_reported_and_does_not_hang_its_readers() -> None
         made.close()
 
 
-def test_ctrl_c_ends_the_command_at_once_without_a_trace(tmp_path: Path) -> None:
-    store, config = Store(tmp_path / "store"), resolve("tiny")
+def exported(tmp_path: Path, *sets: str) -> str:
+    """An inference file of POLICY in bf16."""
+    store, config = Store(tmp_path / "store"), resolve("tiny", sets=sets)
     held = store.put_checkpoint(Checkpoint(config, dict(POLICY.state_dict())), Provenance(
         kind=Kind.CHECKPOINT, stage="sft_checkpoint", config_sha256="c", code_version="v", seed=1))
     export(held, tmp_path / "p.safetensors", "bfloat16", store)
-    command = [sys.executable, "-m", "dormouse_pipeline.cli.main", "serve", str(tmp_path / "p.safetensors"), "--port", "0"]
+    return str(tmp_path / "p.safetensors")
+
+
+def test_what_runs_in_place_of_native_calls_is_said_by_decode(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["decode", exported(tmp_path, "policy.compute=native"), "--prompt", "a", "--max-bytes", "2"])
+    assert result.exit_code == 0 and "policy.compute = native cannot run" in result.stderr and "torch decodes" in result.stderr
+
+
+def test_ctrl_c_ends_the_command_at_once_without_a_trace(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dormouse_pipeline.cli.main", "serve", exported(tmp_path, "policy.compute=native"), "--port", "0"]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
     assert child.stderr is not None
     try:
@@ -181,3 +193,4 @@ def test_ctrl_c_ends_the_command_at_once_without_a_trace(tmp_path: Path) -> None
     finally:
         child.kill()
     assert child.returncode == 130 and "Traceback" not in rest and "stopped." in rest
+    assert "policy.compute = native cannot run" in rest, "what runs in its place was not said"

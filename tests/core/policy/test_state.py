@@ -32,6 +32,17 @@ def test_a_forked_row_continues_with_the_same_bits_as_its_parent(policy: Policy)
     assert torch.equal(got[3], want[1]) and torch.equal(got[0], want[0])
 
 
+@pytest.mark.parametrize("rows", [3, 20])
+def test_the_first_rows_decode_in_place_and_leave_those_behind_their_padding_as_they_were(policy: Policy, rows: int) -> None:
+    state, ids_B = after(policy, [bytes([65 + i]) for i in range(40)]), torch.arange(rows) + 70
+    alone, others = state.select(range(rows)), state.select(range(rows, 40))
+    assert torch.equal(policy.decode(ids_B, state.first(rows))[0], policy.decode(ids_B, alone)[0])
+    assert torch.equal(state.kda_BTHKV[:rows], alone.kda_BTHKV) and torch.equal(state.tail_B3[:rows], alone.tail_B3)
+    stored = max(rows, 16)
+    assert torch.equal(state.kda_BTHKV[stored:], others.kda_BTHKV[stored - rows :])
+    assert torch.equal(state.tail_B3[stored:], others.tail_B3[stored - rows :])
+
+
 def test_row_bytes_restore_a_row_exactly(policy: Policy) -> None:
     state = after(policy, [b"abcd", b"efgh", b"ijkl"])
     blobs = [state.row_bytes(i) for i in (2, 0)]

@@ -46,10 +46,11 @@ def asked(seed: int, max_bytes: int = 12, prompt: bytes = b"1+2=") -> Stream:
     return Stream(prompt, max_bytes, 1.0, seed)
 
 
-def test_a_completion_is_the_same_alone_and_in_any_crowd(policy: Policy) -> None:
+@pytest.mark.parametrize("rows", [5, 16, 40])
+def test_a_completion_is_the_same_alone_and_in_any_crowd(policy: Policy, rows: int) -> None:
     (alone,) = complete(policy, [asked(7)])
     crowd = [asked(s, 3 + s % 9, b"x" * (1 + 5 * (s % 4))) for s in range(20)]
-    complete(policy, [*crowd[:9], beside := asked(7), *crowd[9:]], rows=16)
+    complete(policy, [*crowd[:9], beside := asked(7), *crowd[9:]], rows=rows)
     assert beside.raw == alone.raw and beside.log_prob == alone.log_prob
     assert asked(8).seed != 7 and complete(policy, [asked(8)])[0].raw != alone.raw
 
