@@ -1,8 +1,9 @@
 """The verifier bench: answers whose truth is known, judged; what is misjudged is a reason to stop.
 
-Built in: references, longer solutions and wrong answers of every generated family, honest programs and rewritings, and every hostile
-program on tasks of each shape. With a tasks directory also every labelled public answer (labelled.py). A sample keeps every
-source. `require` is the check before rollouts: a policy must not be trained against a verifier that is wrong now.
+Built in: references, longer solutions and wrong answers of every generated family, honest programs and rewritings, right and wrong
+answers to tasks with several right ones, and every hostile program on tasks of each shape. With a tasks directory also every labelled
+public answer (labelled.py). A sample keeps every source. `require` is the check before rollouts: a policy must not be trained
+against a verifier that is wrong now.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from dormouse_core.admission.hacks import hacks
 from dormouse_core.admission.honest import PROGRAMS, TRIANGLE, variants
 from dormouse_core.admission.labelled import SETS, Labelled, TableRow, truth_table
+from dormouse_core.admission.several import ROOT, answers
 from dormouse_core.config.base import Record
 from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.envs.environment import StopReason
@@ -64,12 +66,14 @@ def built_in(limits: bool = True) -> Iterator[Labelled]:
                             for i, action in enumerate(variants(task)))
     for i, program in enumerate(PROGRAMS):
         yield _labelled("honest programs", f"honest {i}", TRIANGLE, (program.encode(),), True)
+    for name, task, program, right in answers():
+        yield _labelled(f"several answers, {'right' if right else 'wrong'}", name, task, (program.encode(),), right)
     yield from hostile(limits)
 
 
 def hostile(limits: bool = True) -> Iterator[Labelled]:
     """Every hostile program, on a task of each shape; those that burn limits on one task only."""
-    tasks = [TRIANGLE, *(draw_distinct(name, level, Split.TRAIN, 1, "verifier bench")[0] for name, level in _SHAPES)]
+    tasks = [TRIANGLE, ROOT.task, *(draw_distinct(name, level, Split.TRAIN, 1, "verifier bench")[0] for name, level in _SHAPES)]
     for task in tasks:
         for hack in hacks(task, without=() if limits and task is TRIANGLE else ("limits",)):
             yield _labelled("hostile programs", f"{task.family} {hack.slug}/{hack.number}", task, (hack.action,), False)

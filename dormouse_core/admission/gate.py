@@ -21,11 +21,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
+from itertools import chain
 
 from dormouse_core.admission import mutants as mutation
+from dormouse_core.admission.checked import agree, breakers, constants, general, is_checked
 from dormouse_core.admission.hacks import fitted, hacks, lookups
 from dormouse_core.admission.reference import reference_attempt
-from dormouse_core.admission.rules import Guesses, Known, hidden_behind_shown, leak, solvable
+from dormouse_core.admission.rules import Guesses, Known, hidden_behind_shown, leak, lucky, right_values, solvable
 from dormouse_core.config.base import Record
 from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.envs.environment import StopReason
@@ -159,10 +161,10 @@ def gate(tasks: Sequence[Task], config: VerifyConfig, ledger: Ledger, known: Seq
     programs = bool(_RUNNING - run.without) and any(t.verifier is VerifierKind.EXEC for _, t in run.standing())
     quick = config.model_copy(update={"cpu_seconds": min(config.cpu_seconds, QUICK_CPU)})
     if any(t.split is Split.PUBLIC for t in tasks):  # a loaded reference may need its whole limit
-        _with_runners(run, config, programs, _references)
+        _with_runners(run, config, programs, _references, _constants)
         _with_runners(run, quick, programs, _answers_that_must_fail)
     else:
-        _with_runners(run, quick, programs, _references, _answers_that_must_fail)
+        _with_runners(run, quick, programs, _references, _constants, _answers_that_must_fail)
     ledger.seconds["admission"] += time.perf_counter() - began
     return _told(run)
 
@@ -187,6 +189,27 @@ def _references(run: _Gate) -> None:
     for i, task in run.standing():
         if not task.reference:
             run.unchecked[i].append(Rule.DETERMINISM)
+
+
+def _constants(run: _Gate) -> None:
+    """The guess rule where a checker decides: how many hidden cases one constant gets, measured."""
+    rows = [(i, t) for i, t in run.programs() if is_checked(t) and t.reference and Rule.GUESS not in run.without]
+    if not rows or run.runners is None:
+        return
+    values = constants([t for _, t in rows], [mutation.reference_program(t) for _, t in rows], run.runners)
+    owner, attempts = [], []
+    for (i, task), listed in zip(rows, values, strict=True):
+        for value in listed:
+            if (action := fitted(task, f"def {task.trusted['entry_point']}(*a, **k):\n    return {value}\n")) is not None:
+                owner.append((i, value))
+                attempts.append(Attempt("constant", task, (action,), StopReason.SUBMITTED))
+    for i, _ in rows:
+        run.unchecked[i] = [rule for rule in run.unchecked[i] if rule is not Rule.GUESS]
+    for (i, value), verdict in zip(owner, run.judged(attempts), strict=True):
+        if i not in run.reasons and verdict.verdict is VerdictClass.VERIFIER_ERROR:
+            run.reasons[i] = (Rule.NULL, f"no verdict on always {value[:20]}: {verdict.decided_by} {verdict.reason}")
+        elif i not in run.reasons and (found := lucky(verdict.cases_passed, verdict.cases_total)):
+            run.reasons[i] = (Rule.GUESS, f"always {value[:20]}: {found}")
 
 
 def _answers_that_must_fail(run: _Gate) -> None:
@@ -226,7 +249,7 @@ def _null_programs(task: Task) -> Iterator[tuple[str, tuple[bytes, ...]]]:
         if hack.slug in ("constant", "echo", "inherited_helper"):
             yield f"{hack.slug}/{hack.number}", (hack.action,)
     name = str(task.trusted["entry_point"])
-    values = Counter(str(case["expected"]) for case in task.trusted.get("cases", ())).most_common(1)
+    values = Counter(value for case in task.trusted.get("cases", ()) for value in right_values(case)).most_common(1)
     values += [(repr(e.expected), 1) for e in visible_examples(task)[:1]]
     bodies = [(f"always {value[:20]}", f"return {value}") for value, _ in values] + [("raise", "raise AssertionError"), ("nothing", "pass")]
     for about, body in bodies:
@@ -245,8 +268,18 @@ def _lookups(task: Task) -> Iterator[tuple[str, tuple[bytes, ...]]]:
 def _hostile(task: Task) -> Iterator[tuple[str, tuple[bytes, ...]]]:
     if task.verifier is not VerifierKind.EXEC:
         return iter(())
+    return chain(_breaking(task) if is_checked(task) else (), _hacking(task))
+
+
+def _hacking(task: Task) -> Iterator[tuple[str, tuple[bytes, ...]]]:
     done = ("constant", "echo", "inherited_helper", "lookup")
     return ((f"{h.slug}/{h.number}", (h.action,)) for h in hacks(task, without=("limits", "coverage")) if h.slug not in done)
+
+
+def _breaking(task: Task) -> Iterator[tuple[str, tuple[bytes, ...]]]:
+    for about, source in breakers(str(task.trusted["entry_point"])):
+        if (action := fitted(task, source)) is not None:
+            yield f"a claim that may break its checker ({about})", (action,)
 
 
 def alternatives(task: Task) -> list[bytes]:
@@ -269,18 +302,12 @@ def _uniqueness(run: _Gate) -> None:
     for i, _ in run.standing():
         if i not in known:
             run.unchecked[i].append(Rule.UNIQUENESS)
-    compared = [(i, t, a) for i, t, a in rows if i not in run.reasons and t.verifier is VerifierKind.EXEC and t.reference and _strict(t)]
+    compared = [(i, t, a) for i, t, a in rows if i not in run.reasons and t.verifier is VerifierKind.EXEC and t.reference and general(t)]
     if compared and run.runners is not None:
         pairs = [(t, mutation.reference_program(t), _around(t, a)) for _, t, a in compared]
-        for (i, _, _), same in zip(compared, mutation.same_claims(pairs, run.runners, AGREE), strict=True):
+        for (i, _, _), same in zip(compared, agree(pairs, run.runners, AGREE), strict=True):
             if not same and i not in run.reasons:
                 run.reasons[i] = (Rule.UNIQUENESS, f"another solution differs from the reference on one of {AGREE} random inputs")
-
-
-def _strict(task: Task) -> bool:
-    """The task relaxes nothing, so two solutions must agree to the letter."""
-    rows = [task.trusted, *task.trusted.get("cases", ())]
-    return bool(task.trusted.get("cases")) and not any(row.get("relax") or row.get("tolerance") for row in rows)
 
 
 def _around(task: Task, action: bytes) -> str:
@@ -303,11 +330,13 @@ def _mutants(run: _Gate) -> None:
     doubtful = [(i, text) for i, text in survived if alive[i] > (1 - KILLED) * total[i]]
     if doubtful and run.runners is not None:
         pairs = [(run.single[i], mutation.reference_program(run.single[i]), text) for i, text in doubtful]
-        for (i, _), same in zip(doubtful, mutation.same_claims(pairs, run.runners), strict=True):
+        for (i, _), same in zip(doubtful, agree(pairs, run.runners), strict=True):
             alive[i] -= same
             total[i] -= same
     for i, n in alive.items():
-        if n > (1 - KILLED) * total[i]:
+        if n > (1 - KILLED) * total[i] and not general(run.single[i]):
+            run.unchecked[i].append(Rule.MUTANTS)  # another right answer cannot be told from a miss
+        elif n > (1 - KILLED) * total[i]:
             run.reasons[i] = (Rule.MUTANTS, f"its hidden cases miss {n} of {total[i]} small changes of the reference")
 
 

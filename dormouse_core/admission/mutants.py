@@ -1,6 +1,6 @@
 """Mutants of a task's reference: small changes that hidden cases must notice, or the cases cannot tell right from nearly right.
 
-A mutant that gives the same claim as the reference on many random inputs is taken for equivalent and counts neither way
+A mutant that answers as well as the reference on many random inputs (checked.py) is taken for equivalent and counts neither way
 (2601.20103 section 4 on coverage gaming; the mutation score of DeMillo, Lipton and Sayward 1978). Reference and mutants run in the
 jail like any program. Random inputs are made of the hidden cases' own: numbers moved, sequences cut, shuffled and mixed.
 """
@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from dormouse_core.sandbox import wire
-from dormouse_core.sandbox.runner import End, Job, Outcome, Runners
 from dormouse_core.seeding import generator
 from dormouse_core.tasks.task import Task
 from dormouse_core.verifiers.hack_screen_static import take_apart
@@ -136,21 +134,3 @@ def _varied(value: Any, others: Sequence[Any], rng: np.random.Generator) -> Any:
         kept = [k for k in value if rng.random() < 0.8]
         return {k: _varied(value[k], [value[k]], rng) for k in kept}
     return value
-
-
-def same_claims(pairs: Sequence[tuple[Task, str, str]], runners: Runners, n: int = INPUTS) -> list[bool]:
-    """For each (task, reference, program): do both claim the same on all n random inputs (values, or the same exception)? A program
-    that ends otherwise (limits, exits) differs; where the reference itself does, there is nothing to compare and the answer is yes."""
-    jobs = []
-    for task, first, second in pairs:
-        inputs = tuple(wire.encode(args, in_order=True) for args in random_inputs(task, n))
-        jobs += [Job(text.encode(), str(task.trusted["entry_point"]), inputs) for text in (first, second)]
-    outcomes = runners.run(jobs)[0] if jobs else []
-    claims = [_claims(outcome) for outcome in outcomes]
-    return [reference is None or reference == other for reference, other in zip(claims[::2], claims[1::2], strict=True)]
-
-
-def _claims(outcome: Outcome) -> tuple[tuple[bytes, bytes], ...] | None:
-    if outcome.end is not End.CLEAN or outcome.load_error:
-        return None
-    return tuple((c.kind, c.payload) for c in outcome.claims)

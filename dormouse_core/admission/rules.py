@@ -6,7 +6,7 @@ Each function says why a task is refused, or "" where the rule holds, or None wh
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dormouse_core.encoding import escape
@@ -96,10 +96,16 @@ def _leaked_value(task: Task, prompt: str) -> str:
     cases = task.trusted.get("cases", ())
     inputs = " ".join(str(case["args"]) for case in cases)
     for index, case in enumerate(cases):
-        value = str(case["expected"]).strip()
-        if len(value) >= SHORT and value not in ("None", "True", "False") and value in prompt and value not in inputs:
-            return f"the value of hidden case {index} stands in the prompt"
+        for value in map(str.strip, right_values(case)):
+            if len(value) >= SHORT and value not in ("None", "True", "False") and value in prompt and value not in inputs:
+                return f"the value of hidden case {index} stands in the prompt"
     return ""
+
+
+def right_values(case: Mapping[str, Any]) -> list[str]:
+    """The right values a hidden case lists, as text; none where a checker decides it."""
+    listed = case.get("any_of", [case["expected"]] if "expected" in case else [])
+    return [str(value) for value in (listed if isinstance(listed, list | tuple) else ())]
 
 
 def hidden_behind_shown(task: Task) -> str:
@@ -109,6 +115,14 @@ def hidden_behind_shown(task: Task) -> str:
     if shown and cases and all(repr(ast.literal_eval(str(c["args"]))) in shown for c in cases):
         return f"all {len(cases)} hidden cases are shown in the prompt"
     return ""
+
+
+def lucky(most: int, cases: int) -> str:
+    """Whether one value that is right in `most` of the hidden cases is right too often."""
+    share = most / cases if cases else 1.0
+    if share > GUESS:
+        return f"{share:.0%} of its {cases} hidden cases have one value (limit {GUESS:.0%})"
+    return "" if share**cases <= LUCK else f"{cases} hidden cases are guessed with chance {share**cases:.1g} (limit {LUCK:g})"
 
 
 class Guesses:
@@ -123,13 +137,9 @@ class Guesses:
     def bound(self, task: Task) -> str | None:
         """A policy that knows nothing is right at most GUESS of the time on one value, and with LUCK at most on all hidden cases."""
         if task.verifier is VerifierKind.EXEC:
-            values = [str(case["expected"]) for case in task.trusted.get("cases", ())]
-            if not values:
-                return None
-            share = max(Counter(values).values()) / len(values)
-            if share > GUESS:
-                return f"{share:.0%} of its {len(values)} hidden cases have one value (limit {GUESS:.0%})"
-            return "" if share ** len(values) <= LUCK else f"{len(values)} hidden cases are guessed with chance {share ** len(values):.1g}"
+            cases = task.trusted.get("cases", ())
+            values = Counter(value for case in cases for value in dict.fromkeys(right_values(case)))
+            return lucky(max(values.values()), len(cases)) if values else None
         share = task.guess_bound
         if share >= 1:  # not measured
             if sum(self._answers[task.family].values()) < FEWEST_TASKS:

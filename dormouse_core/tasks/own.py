@@ -2,6 +2,7 @@
 
     {"prompt" or "question": text, "answer": text, "form"?: number|string|set|literal, "units"?, "tolerance"?}            exact
     {"prompt": text, "entry_point": name, "tests": [{"args": "(1, 2)", "expected": "3"}], "reference"?: text, ...}        program
+    the same with "any_of": ["3", "-3"] for "expected", or neither and "checker": {"program", "accepts"}           several right answers
     a whole task record, as `dormouse tasks show --json` prints it                                                         any
 
 A program's prompt is put ahead of the action where the two parse together (a signature to complete), else it is only shown. `id`,
@@ -26,7 +27,7 @@ _SHOWN = 5
 """Broken lines of a file that are named one by one."""
 NO_TASKS = frozenset({"bigbench_mistake"})
 """Folders of the public data that hold no tasks."""
-_PLAIN = ("units", "tolerance", "casefold", "expressions", "typing", "relax", "cpu_seconds")
+_PLAIN = ("units", "tolerance", "casefold", "expressions", "typing", "relax", "cpu_seconds", "checker")
 
 
 def own_tasks(folder: Path, ledger: Ledger) -> Iterator[tuple[str, list[Task], int]]:
@@ -92,11 +93,14 @@ def own_task(row: Any, name: str) -> Task:
 
 def _program(row: dict[str, Any], prompt: str, settings: dict[str, Any], common: dict[str, Any]) -> Task:
     reference = str(row.get("reference", ""))
-    suite = {"cases": [{k: str(c[k]) if k in ("args", "expected") else c[k] for k in c} for c in row["tests"]]} if row.get("tests") else {
-        "test_src": str(row["test_src"])}
+    suite = {"cases": [_case(c) for c in row["tests"]]} if row.get("tests") else {"test_src": str(row["test_src"])}
     start = {"program_prefix": prompt} if reference and not _parses(reference) and _parses(prompt + reference) else {}
     return Task(pool=Pool.CODE, verifier=VerifierKind.EXEC, reference=(reference.encode(),) if reference else (), start=start,
                 byte_budget=_budget(row, reference), trusted={"entry_point": str(row["entry_point"]), **suite, **settings}, **common)
+
+
+def _case(case: dict[str, Any]) -> dict[str, Any]:
+    return {k: str(v) if k in ("args", "expected", "known") else [str(one) for one in v] if k == "any_of" else v for k, v in case.items()}
 
 
 def _parses(text: str) -> bool:

@@ -5,8 +5,8 @@ Typing decides when two types may be equal at all:
   numeric  int and float by value, bool apart
   python   as `==` in Python: bool, int, float and complex by value; for public suites written with `==`
 `tolerance` is absolute and acts where a float is expected, in lists, tuples and dict values (not in set elements or dict
-keys). NaN equals nothing. `relax` loosens the outermost value only: `sequence` lets a list stand for a tuple and back,
-`truth` compares truth values.
+keys). NaN equals nothing. `relax` loosens the outermost value only: `sequence` lets a list stand for a tuple and back, `order` lets the
+elements of a list or tuple stand in any order (each as often as expected), `truth` compares truth values.
 """
 
 import struct
@@ -25,6 +25,7 @@ class Typing(StrEnum):
 class Relax(StrEnum):
     NONE = ""
     SEQUENCE = "sequence"
+    ORDER = "order"
     TRUTH = "truth"
 
 
@@ -45,6 +46,8 @@ def equal(claim: Tree, want: Tree, rule: Rule) -> bool:
         return truth(claim) == truth(want)
     if rule.relax is Relax.SEQUENCE and {claim[0], want[0]} == {TUPLE, LIST}:
         claim = (want[0], claim[1])
+    if rule.relax is Relax.ORDER and claim[0] == want[0] and want[0] in (TUPLE, LIST):
+        claim, want = (SET, claim[1]), (SET, want[1])  # trees of elements with repeats, compared whatever their order
     return _equal(claim, want, rule)
 
 

@@ -1,99 +1,34 @@
-"""exec: run the candidate's function on hidden inputs, compare what it claims with what was expected.
+"""exec: run the candidate's function on hidden inputs, decide on what it claims.
 
-trusted = {"entry_point": "f", "cases": [{"args": "<repr of a tuple>", "expected": "<repr>"}, ...]} and, for the task or for one
-case, "typing", "tolerance", "relax" (compare.py); "cpu_seconds" for a task that needs more than the configured limit.
+What decides is the task's cases (cases.py): an expected value, one of several, or a trusted checker's yes (checker.py).
 program = start["program_prefix"] + action + start["program_suffix"]; the action of a multi-step episode is what its environment says the
 actions leave (`Environment.leaves`), which is found from them alone.
-A pass needs every case claimed once, in order, equal; the END frame; a clean exit. Three canaries (right, wrong, liar)
+A pass needs every case claimed once, in order, right; the END frame; a clean exit. Three canaries (right, wrong, liar)
 ride with every batch through the same path: one that is judged wrongly voids the batch.
 trusted = {"entry_point": "f", "test_src": "..."} runs the asserts inside the child, where a hostile program can lie to them; such
 verdicts carry the label `in_child_asserts`. admission/asserts.py turns most such tests into cases.
 Not here: limits and isolation (sandbox/).
 """
 
-import ast
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dormouse_core.envs.registry import environment
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.sandbox import limits, wire
 from dormouse_core.sandbox.runner import End, Job, Outcome, Runners
-from dormouse_core.tasks.task import Task
+from dormouse_core.verifiers import checker
 from dormouse_core.verifiers.attempt import Attempt, BadTask, Finding, truncated
-from dormouse_core.verifiers.compare import TYPE_NAME, Relax, Rule, Typing, equal, holds_nan
+from dormouse_core.verifiers.cases import Cases, prepare, wanted
+from dormouse_core.verifiers.checker import Asked, Trouble
+from dormouse_core.verifiers.compare import TYPE_NAME
 from dormouse_core.verifiers.verdict import VerdictClass
 
 MAX_PROGRAM = 1 << 18
 """Bytes of source past which nothing is run."""
-MAX_CPU_SECONDS = 60
 IN_CHILD = "in_child_asserts"
-
-
-@dataclass(frozen=True, slots=True)
-class Cases:
-    """A task's hidden cases, made ready once: inputs as sent, expected values as compared."""
-
-    entry_point: str
-    inputs: tuple[bytes, ...]
-    expected: tuple[bytes, ...]
-    trees: tuple[wire.Tree, ...]
-    rules: tuple[Rule, ...]
-    output_limit: int
-    cpu_seconds: float = 0.0
-    test_src: str = ""
-
-
-def prepare(task: Task) -> Cases:
-    """Raises BadTask where the trusted data cannot be used, with the case and the cause."""
-    trusted = task.trusted
-    entry_point = trusted.get("entry_point")
-    if not isinstance(entry_point, str) or not entry_point.isidentifier():
-        raise BadTask(f"entry_point {str(entry_point)[:40]!r} is no function name")
-    if "cases" not in trusted and trusted.get("test_src"):
-        token = hashlib.sha256(task.id.encode()).hexdigest()[:16]
-        want = wire.encode(token)
-        return Cases("__claim__", (wire.encode(()),), (want,), (wire.decode_tree(want),), (Rule(),), limits.OUTPUT_SLACK,
-                     test_src=_check_source(trusted["test_src"], token))
-    cpu = trusted.get("cpu_seconds") or 0.0
-    if not isinstance(cpu, int | float) or not 0 <= cpu <= MAX_CPU_SECONDS:
-        raise BadTask(f"cpu_seconds must be a number up to {MAX_CPU_SECONDS}")
-    rows = trusted.get("cases")
-    if not isinstance(rows, list | tuple) or not rows:
-        raise BadTask("no hidden cases: nothing could fail")
-    inputs, expected, rules = [], [], []
-    for index, row in enumerate(rows):
-        try:
-            args = ast.literal_eval(row["args"])
-            value = ast.literal_eval(row["expected"])
-            if type(args) is not tuple:
-                raise ValueError("args is not a tuple")
-            inputs.append(wire.encode(args, in_order=True))
-            expected.append(wire.encode(value))
-            rules.append(rule_of(trusted, row))
-        except (KeyError, ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-            raise BadTask(f"case {index}: {type(error).__name__}: {str(error)[:80]}") from error
-    trees = tuple(map(wire.decode_tree, expected))
-    for index, tree in enumerate(trees):
-        if holds_nan(tree):
-            raise BadTask(f"case {index} expects NaN, which equals nothing")
-    room = min(limits.MAX_OUTPUT, limits.OUTPUT_SLACK + 16 * sum(map(len, expected)))
-    return Cases(entry_point, tuple(inputs), tuple(expected), trees, tuple(rules), room, float(cpu))
-
-
-def rule_of(trusted: dict[str, Any], row: dict[str, Any]) -> Rule:
-    """The comparison of one case: its own settings before the task's. Raises ValueError on an unknown one."""
-    pick = {name: row.get(name, trusted.get(name)) for name in ("typing", "tolerance", "relax")}
-    tolerance = float(pick["tolerance"] or 0.0)
-    if not 0 <= tolerance < float("inf"):
-        raise ValueError(f"tolerance {tolerance} is not a finite number of at least 0")
-    return Rule(Typing(pick["typing"] or "strict"), tolerance, Relax(pick["relax"] or ""))
-
-
-def _check_source(test_src: str, token: str) -> str:
-    return f"\n\n{test_src}\n\ndef __claim__():\n    return {token!r}\n"
+NOTHING: Mapping[int, Trouble | None] = {}
 
 
 def program_of(attempt: Attempt, cases: Cases) -> bytes:
@@ -165,15 +100,28 @@ def _run(keys: list[tuple[str, bytes]], ready: dict[str, Any], runners: Runners,
                     "The runner or the machine cannot be trusted as it is: see docs/verifier.md, canaries.")
         ledger.count("exec.canary_failures")
         return [Finding(VerdictClass.VERIFIER_ERROR, "exec.canary", trouble) for _ in jobs]
-    return [find(ready[task_id], outcome) for (task_id, _), outcome in zip(keys, outcomes, strict=True)]
+    checked = _checked([ready[task_id] for task_id, _ in keys], outcomes, runners, ledger)
+    return [find(ready[task_id], outcome, said) for (task_id, _), outcome, said in zip(keys, outcomes, checked, strict=True)]
 
 
-def find(cases: Cases, outcome: Outcome) -> Finding:
-    """The class of one outcome. Total."""
-    wrong = [w for i, claim in enumerate(outcome.claims) if (w := _case_trouble(cases, i, claim.kind, claim.payload))]
+def _checked(cases: Sequence[Cases], outcomes: Sequence[Outcome], runners: Runners,
+             ledger: Ledger) -> Sequence[Mapping[int, Trouble | None]]:
+    """What trusted checkers say of each outcome's claims."""
+    owners = [i for i, each in enumerate(cases) if each.checker is not None]
+    asked = [Asked(each.checker, each.checks, outcomes[i].claims, each.cpu_seconds)
+             for i in owners if (each := cases[i]).checker is not None]
+    said = dict(zip(owners, checker.answers(asked, runners, ledger) if asked else (), strict=True))
+    return [said.get(i, NOTHING) for i in range(len(cases))]
+
+
+def find(cases: Cases, outcome: Outcome, checked: Mapping[int, Trouble | None] = NOTHING) -> Finding:
+    """The class of one outcome. checked: what the task's checker says, by case. Total. A certain fault comes before a checker's
+    trouble: a wrong claim on one case is wrong whatever the checker makes of another."""
+    wrong = [w for i, claim in enumerate(outcome.claims) if (w := _case_trouble(cases, i, claim.kind, claim.payload, checked))]
+    wrong.sort(key=lambda trouble: trouble[0] is VerdictClass.VERIFIER_ERROR)
     total = len(cases.inputs)
     passed = len(outcome.claims) - len(wrong)
-    verdict, decided_by, reason = _class_of(outcome, wrong, passed, total)
+    verdict, decided_by, reason = _class_of(outcome, wrong, passed, total, checker.BY if cases.checks else "exec.compare")
     labels = (IN_CHILD,) if cases.test_src else ()
     return Finding(verdict, decided_by, reason, passed / total if verdict is not VerdictClass.VERIFIER_ERROR else 0.0, passed, total,
                    labels=labels, cpu_ms=outcome.cpu_ms, wall_ms=outcome.wall_ms, ran=True)
@@ -196,7 +144,7 @@ _BY_ERROR = {
 }
 
 
-def _class_of(outcome: Outcome, wrong: list[tuple[VerdictClass, str, str]], passed: int, total: int) -> tuple[VerdictClass, str, str]:
+def _class_of(outcome: Outcome, wrong: list[Trouble], passed: int, total: int, decider: str) -> Trouble:
     if outcome.end is not End.CLEAN:
         return *_BY_END[outcome.end], outcome.detail or f"after {len(outcome.claims)} of {total} cases"
     if outcome.load_error:
@@ -206,27 +154,30 @@ def _class_of(outcome: Outcome, wrong: list[tuple[VerdictClass, str, str]], pass
     if wrong:
         return wrong[0]
     if passed == total > 0:
-        return VerdictClass.PASS, "exec.compare", ""
+        return VerdictClass.PASS, decider, ""
     return VerdictClass.VIOLATION, "exec.protocol", "cases missing"
 
 
-def _case_trouble(cases: Cases, index: int, kind: bytes, payload: bytes) -> tuple[VerdictClass, str, str] | None:
+def _case_trouble(cases: Cases, index: int, kind: bytes, payload: bytes, checked: Mapping[int, Trouble | None]) -> Trouble | None:
     """None when the claim is right. Reasons never hold a claimed or an expected value, only types and names."""
     if kind == b"X":
         name = payload.decode("utf-8", "replace")
         return *_BY_ERROR.get(name, (VerdictClass.FAIL, "exec.exception")), f"case {index}: raise:{name}"
     if kind == b"U":
         return VerdictClass.FAIL, "exec.wire", f"case {index}: {payload.decode('utf-8', 'replace')}"
-    if payload == cases.expected[index]:
+    if index in cases.checks:
+        return checked.get(index, (VerdictClass.VERIFIER_ERROR, checker.BY, f"case {index}: the checker was not asked"))
+    want = cases.wanted[index]
+    if payload in want.encoded:
         return None
     try:
         claim = wire.decode_tree(payload)
     except wire.WireError as error:
         return VerdictClass.VIOLATION, "exec.protocol", f"case {index}: malformed value, {error}"
-    if equal(claim, cases.trees[index], cases.rules[index]):
+    if want.met(claim):
         return None
-    got, want = TYPE_NAME[claim[0]], TYPE_NAME[cases.trees[index][0]]
-    return VerdictClass.FAIL, "exec.compare", f"case {index}: wrong {got}" + ("" if got == want else f" where {want} is due")
+    got, due = TYPE_NAME[claim[0]], TYPE_NAME[want.trees[0][0]]
+    return VerdictClass.FAIL, "exec.compare", f"case {index}: wrong {got}" + ("" if got == due else f" where {due} is due")
 
 
 CANARIES: tuple[tuple[str, bytes, tuple[VerdictClass, str]], ...] = (
@@ -235,8 +186,7 @@ CANARIES: tuple[tuple[str, bytes, tuple[VerdictClass, str]], ...] = (
     ("liar", b"class Yes:\n    def __eq__(self, other):\n        return True\ndef f(a, b):\n    return Yes()\n",
      (VerdictClass.FAIL, "exec.wire")),
 )
-CANARY_CASES = Cases("f", (wire.encode((2, 3)), wire.encode((-1, 8))), (wire.encode(5), wire.encode(7)),
-                     (wire.decode_tree(wire.encode(5)), wire.decode_tree(wire.encode(7))), (Rule(), Rule()), limits.OUTPUT_SLACK)
+CANARY_CASES = Cases("f", (wire.encode((2, 3)), wire.encode((-1, 8))), {0: wanted([5]), 1: wanted([7])}, limits.OUTPUT_SLACK, {})
 
 
 def canary_trouble(heard: Sequence[Mapping[int, Outcome]]) -> str:

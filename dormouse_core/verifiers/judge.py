@@ -113,7 +113,7 @@ def _voided(kinds: set[VerifierKind], ledger: Ledger) -> dict[VerifierKind, str]
 
 def _name_bad_tasks(verdicts: Sequence[Verdict], ledger: Ledger) -> None:
     """One loud line a task that could not be judged by, the first few; the rest are counted."""
-    bad = {v.task_id: v for v in verdicts if v.verdict is VerdictClass.VERIFIER_ERROR and v.decided_by.endswith(".task")}
+    bad = {v.task_id: v for v in verdicts if v.verdict is VerdictClass.VERIFIER_ERROR and v.decided_by.endswith((".task", ".checker"))}
     ledger.count("verify.bad_tasks", len(bad))
     for v in list(bad.values())[:BAD_SHOWN]:
         ledger.loud(f"task {v.task_id[:12]} is refused by the {v.kind} verifier: {v.reason}. Its attempts have no verdict; correct the "

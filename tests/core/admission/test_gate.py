@@ -11,6 +11,7 @@ from dormouse_core.admission.asserts import convert
 from dormouse_core.admission.gate import Admission, Rule, certify, gate
 from dormouse_core.admission.mutants import mutants, random_inputs
 from dormouse_core.admission.own import admit_folder
+from dormouse_core.admission.several import ROOT, SEVERAL
 from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.config.suite import load_suite
 from dormouse_core.envs.environment import StopReason
@@ -146,6 +147,46 @@ def test_a_task_whose_data_cannot_be_used_is_refused_and_named() -> None:
     assert all(rule is not None and reason for rule, reason in refused(*tasks))
 
 
+def test_tasks_with_several_right_answers_are_admitted_with_every_rule_asked() -> None:
+    found = gate([ROOT.task], CONFIG, Ledger()) + gate([s.task for s in SEVERAL if s is not ROOT], CONFIG, Ledger(), without=(Rule.HACKS,))
+    assert [(a.refused_by, a.reason, a.unchecked) for a in found] == [(None, "", ())] * len(SEVERAL)
+
+
+def checked(body: str, *alternatives: str, accepts: str = "int", reference: str = REFERENCE) -> Task:
+    cases = [{"args": repr(p)} for p in PAIRS]
+    return task(reference, params={"alternatives": list(alternatives)}, prompt=f"three times a, less b, or so ({body})", trusted={
+        "entry_point": "f", "cases": cases, "checker": {"program": f"def check(args, value):\n    {body}\n", "accepts": accepts}})
+
+
+NEAR = "return abs(value - (args[0] * 3 - args[1])) <= 1"
+
+
+@pytest.mark.parametrize(("made", "rule", "why"), [
+    (checked("return True"), Rule.GUESS, "always 0: 100% of its 12 hidden cases"),
+    (checked("return value > -200"), Rule.GUESS, "always"),
+    (checked("return abs(value - (args[0] * 3 - args[1])) < 40"), Rule.GUESS, "have one value"),
+    (checked("return value == args[0] * 3 + args[1]"), Rule.DETERMINISM, "judged fail by exec.checker"),
+    (checked("return len(range(value * value)) >= 0 and " + NEAR[7:]), Rule.HACKS, "no verdict on"),
+    (checked("return abs(round(value) - (args[0] * 3 - args[1])) <= 1", accepts="int | float"), Rule.HACKS, "no verdict on"),
+    (checked("return value - (args[0] * 3 - args[1]) == 0", accepts="any"), Rule.NULL, "no verdict on always None"),
+    (checked(NEAR, "def f(a, b):\n    return a * 3 - b + 2\n"), Rule.UNIQUENESS, "another solution is judged fail"),
+    (checked(NEAR + " or args[0] > 60", "def f(a, b):\n    return a * 3 - b + (a > 60)\n"), None, ""),
+    (checked(NEAR, "def f(a, b):\n    return a * 3 - b + (9 if a > 60 else 0)\n"), Rule.UNIQUENESS, "random inputs"),
+    (checked(NEAR, "def f(a, b):\n    return a * 3 - b + 1\n", "def f(a, b):\n    return a * 3 - b - a % 2\n"), None, "")])
+def test_a_checker_is_exercised_before_its_task_is_believed(made: Task, rule: Rule | None, why: str) -> None:
+    ((found, reason),) = refused(made)
+    assert found is rule and why in reason, (found, reason)
+
+
+def test_a_mutant_that_the_checker_takes_is_no_fault_of_the_hidden_cases() -> None:
+    """`<` for `<=` and the like give another right answer, not a wrong one."""
+    tied = "def f(a, b):\n    return a if a * a >= b * b else b\n"
+    wide = [*PAIRS, (3, -3), (-8, 8), (25, -25), (9, 20)]
+    body = "return value in args and all(value * value >= each * each for each in args)"
+    largest = changed(checked(body, reference=tied), trusted=checked(body).trusted | {"cases": [{"args": repr(p)} for p in wide]})
+    assert refused(largest) == [(None, "")]
+
+
 def test_mutants_differ_from_the_reference_and_lie_in_the_candidates_part() -> None:
     shaped = draw("slice_function", 2, Split.TRAIN, 0, "gate")
     found = mutants(shaped)
@@ -190,6 +231,19 @@ def test_a_folder_of_own_tasks_is_told_apart_task_by_task(tmp_path: Path, ledger
     (row,) = report.rows
     assert (row.tasks, row.admitted, row.broken, row.refused) == (4, 3, 2, {"novelty": 1}) and not report.holds
     assert report.refused[0].source == "p2" and any("line 4 is no task" in line for line in ledger.lines)
+
+
+def test_own_tasks_may_bring_a_checker_a_list_of_values_or_any_order(tmp_path: Path, ledger: Ledger) -> None:
+    lines = []
+    for s in SEVERAL[1:]:
+        given = {k: v for k, v in s.task.trusted.items() if k != "cases"}
+        lines.append(given | {"id": s.task.family, "family": "mine", "byte_budget": 1024, "prompt": s.task.prompt.decode(),
+                              "tests": s.task.trusted["cases"], "reference": s.right[0], "alternatives": list(s.right[1:])})
+    useless = {"program": "def check(args, value, known):\n    return 1\n", "accepts": "str"}
+    broken = lines[0] | {"id": "broken", "prompt": "another", "checker": useless}
+    report = admit_folder(own_folder(tmp_path / "own", *lines, broken), 0, ledger)
+    assert [(r.source, r.refused_by) for r in report.refused] == [("broken", Rule.DETERMINISM)]
+    assert "exec.checker" in report.refused[0].reason and report.rows[0].admitted == 3
 
 
 def test_a_folder_without_task_files_is_an_error_with_a_way_out(tmp_path: Path, ledger: Ledger) -> None:

@@ -81,6 +81,15 @@ def test_relaxations_reach_the_outermost_value_only() -> None:
         assert same(value, bool(value), Rule(relax=Relax.TRUTH))
 
 
+def test_any_order_moves_the_outermost_elements_and_keeps_their_number_and_type() -> None:
+    order = Rule(relax=Relax.ORDER)
+    assert same([1, 2, 2], [2, 1, 2], order) and same(((1,), "a"), ("a", (1,)), order) and same([], [], order)
+    for wrong in ([1, 2], [1, 1, 2], [1, 2, 2, 2], (1, 2, 2), {1, 2}, [1.0, 2, 2], [True, 2, 2], "122", None):
+        assert not same(wrong, [1, 2, 2], order), wrong
+    assert not same([[1, 2]], [[2, 1]], order) and not same([math.nan], [0.0], order)
+    assert same([1.0, True], [1, 1], Rule(Typing.PYTHON, relax=Relax.ORDER)) and same(3, 3, order) and not same([3], 3, order)
+
+
 def test_a_forged_set_with_repeats_is_not_the_set() -> None:
     one = wire.encode(1)
     forged = b"S" + (2).to_bytes(4, "little") + one + one
