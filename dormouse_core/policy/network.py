@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.encoding import VOCABULARY
@@ -29,8 +28,10 @@ from dormouse_core.policy.engram import hash_rows
 from dormouse_core.policy.experts import Route, Tsct
 from dormouse_core.policy.heads import LinearHead
 from dormouse_core.policy.native import NativeByte
+from dormouse_core.policy.native_window import native_window
 from dormouse_core.policy.norms import rms_normalise
 from dormouse_core.policy.products import BYTE_TILE, WINDOW_TILE, linear_rows
+from dormouse_core.policy.recompute import recomputed
 from dormouse_core.policy.state import CONTEXT, MIN_ROWS, State
 
 
@@ -94,7 +95,8 @@ class Policy(nn.Module):
         return State.zeros(batch, c.max_iter, c.n_heads, c.head_dim, self.embedding.device)
 
     def state_from_bytes(self, rows: list[bytes]) -> State:
-        return State.from_bytes(rows, self.config.max_iter, self.config.n_heads, self.config.head_dim)
+        c = self.config
+        return State.from_bytes(rows, c.max_iter, c.n_heads, c.head_dim, self.embedding.device)
 
     def value(self, hidden_XD: Tensor) -> Tensor:
         return cast(Tensor, self.value_head(hidden_XD))
@@ -130,11 +132,16 @@ class Policy(nn.Module):
         past_BL = None if length_B is None else torch.arange(length, device=ids_BL.device) >= length_B.unsqueeze(1)
         course, streams, readings = Course(self, config, depth), [], []
         iterate = _recomputed if config.recompute and torch.is_grad_enabled() else iterate_window
+        bias_E = cast(Tensor, self.balance_bias_E)
+        native = native_window(block, fused, config, bias_E, length_B) if config.compute == "native" else None
         for n in range(course.iterations):
-            h_BLD, stream, choice = iterate(
-                h_BLD, n, start_NP, memory, state.kda_TBHKV_padded[n, :batch], cast(Tensor, self.balance_bias_E), block, fused, config,
-                past_BL, course.gate_N1,
-            )
+            before_BHKV = state.kda_TBHKV_padded[n, :batch]
+            if native is not None:
+                h_BLD, stream, choice = native.iterate(h_BLD, block.iter_embed[n], start_NP, memory, before_BHKV)
+            else:
+                h_BLD, stream, choice = iterate(
+                    h_BLD, n, start_NP, memory, before_BHKV, bias_E, block, fused, config, past_BL, course.gate_N1
+                )
             streams.append(stream)
             readings.append(h_BLD)
             if self.count_load and self.training:
@@ -255,8 +262,7 @@ class Policy(nn.Module):
 
 def _recomputed(*arguments: Any) -> tuple[Tensor, Tensor, Route]:
     """`iterate_window` that keeps its arguments for the backward and nothing else."""
-    out: tuple[Tensor, Tensor, Route] = checkpoint(iterate_window, *arguments, use_reentrant=False, preserve_rng_state=False)
-    return out
+    return recomputed(iterate_window, *arguments)
 
 
 def _state(streams: list[Tensor], context_BX: Tensor, batch: int, length_B: Tensor | None) -> State:

@@ -20,8 +20,9 @@ CONTEXT = 3
 Rows = Tensor | Sequence[int]
 
 
-def _index(rows: Rows) -> Tensor:
-    return rows if isinstance(rows, Tensor) else torch.tensor(rows, dtype=torch.int64)
+def _index(rows: Rows, of: Tensor) -> Tensor:
+    """Row numbers as int64 on the device of the tensor they index."""
+    return rows.to(of.device) if isinstance(rows, Tensor) else torch.tensor(rows, dtype=torch.int64, device=of.device)
 
 
 @dataclass(slots=True)
@@ -53,24 +54,24 @@ class State:
         return self.tail_B3_padded[: self.batch]
 
     def copy_(self, dst_rows: Rows, src: "State", src_rows: Rows) -> "State":
-        """Overwrite rows of this state with rows of another one (or of itself): a fork, a hand-off, a lane refill."""
-        dst, chosen = _index(dst_rows), _index(src_rows)
-        self.kda_TBHKV_padded.index_copy_(1, dst, src.kda_TBHKV_padded.index_select(1, chosen))
-        self.tail_B3_padded.index_copy_(0, dst, src.tail_B3_padded.index_select(0, chosen))
+        """Overwrite rows of this state with rows of another one (or of itself): a fork, a hand-off, a lane refill. The two may be
+        on different devices."""
+        for held, given, dim in ((self.kda_TBHKV_padded, src.kda_TBHKV_padded, 1), (self.tail_B3_padded, src.tail_B3_padded, 0)):
+            held.index_copy_(dim, _index(dst_rows, held), given.index_select(dim, _index(src_rows, given)).to(held.device))
         return self
 
     def reset_(self, rows: Rows) -> "State":
         """Rows become the state before the first byte."""
-        self.kda_TBHKV_padded.index_fill_(1, _index(rows), 0.0)
-        self.tail_B3_padded.index_fill_(0, _index(rows), 0)
+        index = _index(rows, self.kda_TBHKV_padded)
+        self.kda_TBHKV_padded.index_fill_(1, index, 0.0)
+        self.tail_B3_padded.index_fill_(0, index, 0)
         return self
 
     def select(self, rows: Rows) -> "State":
         """A new state that holds copies of the given rows, in that order."""
-        chosen = _index(rows)
         _, _, heads, width, _ = self.kda_TBHKV_padded.shape
-        fresh = State.zeros(len(chosen), len(self.kda_TBHKV_padded), heads, width, self.kda_TBHKV_padded.device)
-        return fresh.copy_(torch.arange(len(chosen)), self, chosen)
+        fresh = State.zeros(len(rows), len(self.kda_TBHKV_padded), heads, width, self.kda_TBHKV_padded.device)
+        return fresh.copy_(range(len(rows)), self, rows)
 
     def first(self, rows: int) -> "State":
         """The first rows, in the same memory: what moves here moves there. Of fewer than 16 rows, those up to the sixteenth are padding."""
@@ -91,9 +92,9 @@ class State:
         return streams.astype("<f4", copy=False).tobytes() + bytes(self.tail_B3_padded[i].tolist())
 
     @classmethod
-    def from_bytes(cls, rows: Sequence[bytes], iterations: int, heads: int, width: int) -> "State":
+    def from_bytes(cls, rows: Sequence[bytes], iterations: int, heads: int, width: int, device: torch.device | str = "cpu") -> "State":
         """Inverse of `row_bytes` for a batch of rows. Raises ValueError where a row has another length."""
-        state = cls.zeros(len(rows), iterations, heads, width)
+        state = cls.zeros(len(rows), iterations, heads, width, device)
         size = 4 * iterations * heads * width * width
         for i, row in enumerate(rows):
             if len(row) != size + CONTEXT:

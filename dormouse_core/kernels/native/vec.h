@@ -13,11 +13,12 @@ static inline v16 load(const float* p) { v16 x; std::memcpy(&x, p, 64); return x
 static inline void store(float* p, v16 x) { std::memcpy(p, &x, 64); }
 static inline v16 all(float x) { return v16{} + x; }
 
+// Halves are added to halves: 16 numbers in four steps.
 static inline float total(v16 x) {
-    float s[16];
-    store(s, x);
-    for (int half = 8; half; half /= 2) for (int i = 0; i < half; i++) s[i] += s[i + half];
-    return s[0];
+    x += __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);
+    x += __builtin_shufflevector(x, x, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7);
+    x += __builtin_shufflevector(x, x, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3);
+    return x[0] + x[1];
 }
 
 static inline v16 exp16(v16 x) {

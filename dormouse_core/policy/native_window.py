@@ -1,0 +1,194 @@
+"""One iteration over a window, and the gradients of it, as one compiled call each.
+
+For fixed depth, fp32, narrow experts, heads of 16, 32 or 64, on a CPU with a C++ compiler; anything else runs `block.iterate_window`,
+counted as `kernel.native_window`. The numbers are that function's within rounding, gradients included; a row's bits do not depend on
+its batch. The first window of a policy's shape in a process is preceded by a comparison of both on drawn inputs.
+Not here: the code (kernels/native/window.cpp); embedding, memory's products, readout and head, which stay torch's.
+"""
+
+import ctypes
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.kernels.dispatch import close
+from dormouse_core.kernels.native.build import Unavailable, library
+from dormouse_core.kernels.native.held import Held
+from dormouse_core.policy.block import Fused, LoopBlock, Memory, controller_width, iterate_window, narrow
+from dormouse_core.policy.experts import Route
+from dormouse_core.policy.layout import Shape, in_segments, out_segments, pad_rows, padded, panels, shape_of, unsupported
+from dormouse_core.policy.pages import keep_freed_pages
+
+HELD = Held("kernel.native_window", "computes windows")
+CHUNK, BLOCK = 16, 256
+"""Bytes between two states that are kept, and bytes taken through an iteration together (recurrence.h, window.cpp)."""
+_PROBE = (2, 40)
+"""Rows and bytes of the comparison; the second row ends early."""
+_PROBES = 4
+"""Draws until both forms choose the same experts for every byte: equal scores may be told apart by a rounding."""
+
+_WEIGHTS = ("step", "w_in", "w_decay", "b_decay", "w_out", "shared_v", "shared_u", "up", "down", "bias", "w_in_back", "w_decay_back",
+            "w_out_back", "shared_v_back", "shared_u_back", "up_back", "down_back")
+_KEPT = ("norm", "scale", "read", "decay", "attended", "out_scale", "inner", "shared", "mixed", "joined")
+
+def _pointers(*tensors: Tensor) -> Any:
+    """A C struct of pointers, in this order. The caller keeps the tensors."""
+    assert all(t.is_contiguous() for t in tensors)
+    return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+
+
+def _address(x: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if x is None else x.data_ptr())
+
+
+class _Plan(NamedTuple):
+    """What an iteration needs beside tensors with a gradient: the weights as window.cpp takes them, in the order of _WEIGHTS but for
+    `step` before them."""
+
+    library: ctypes.CDLL
+    shape: Shape
+    laid_out: tuple[Tensor, ...]
+    ends_B: Tensor | None
+
+    def run(self, name: str, step_D: Tensor, given: tuple[Tensor, ...], kept: tuple[Tensor, ...], choice: tuple[Tensor, ...],
+            sizes: tuple[int, int], *more: Any) -> None:
+        weights, scratch = _pointers(step_D, *self.laid_out), torch.empty(self.library.scratch_size(ctypes.byref(self.shape)))
+        getattr(self.library, name)(
+            ctypes.byref(self.shape), weights, _pointers(*given), _pointers(*kept), _pointers(*choice), *map(ctypes.c_int64, sizes),
+            _address(self.ends_B), *more, _address(scratch)
+        )  # fmt: skip
+
+
+def _kept(s: Shape, rows: int, like: Tensor) -> tuple[Tensor, ...]:
+    """Buffers in the order of _KEPT."""
+    widths = (s.d, 1, s.x_in, s.d, s.d, s.heads, s.ffn, padded(s.shared), s.top_k * s.rank, s.x_out)
+    return tuple(like.new_empty(rows, width) for width in widths)
+
+
+class _Iterate(torch.autograd.Function):
+    """c = h + e, n = RMS(c), the input product, attention, memory, experts, the output product; names as in `block.iterate_window`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, plan: _Plan, h_BLD: Tensor, step_D: Tensor, start_NP: Tensor, key_ND: Tensor, value_ND: Tensor, state_BHKV: Tensor,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        s, (batch, length, _) = plan.shape, h_BLD.shape
+        rows, new, given = batch * length, h_BLD.new_empty, (h_BLD, start_NP, key_ND, value_ND)
+        learns = any(ctx.needs_input_grad)
+        kept = _kept(s, rows if learns else min(rows, BLOCK), h_BLD)
+        choice = new(rows, s.top_k, dtype=torch.int32), new(rows, s.top_k)
+        after_BLD, final = torch.empty_like(h_BLD), state_BHKV.clone(memory_format=torch.contiguous_format)
+        entry = new(batch, s.heads, -(-length // CHUNK), s.width, s.width) if learns else None
+        plan.run("iterate", step_D, given, kept, choice, (batch, length), _address(final), _address(entry), _address(after_BLD))
+        if learns:
+            ctx.plan, ctx.weights = plan, [w.shape for w in weights]
+            ctx.save_for_backward(step_D, *given, *choice, entry, *kept)
+        ctx.mark_non_differentiable(*choice)
+        return after_BLD, final, *choice
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_after_BLD: Tensor, d_state: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        step, h_BLD, start, key, value, index, gate, entry, *kept = ctx.saved_tensors
+        s, (batch, length, _d), new = ctx.plan.shape, h_BLD.shape, h_BLD.new_zeros
+        contiguous, rank = torch.contiguous_format, -(-s.rank // 8) * 8
+        d_h, d_state = d_after_BLD.clone(memory_format=contiguous), d_state.clone(memory_format=contiguous)
+        rows = tuple(torch.empty_like(x) for x in (start, key, value))
+        small = padded(s.shared)
+        d_step, d_in, d_decay, d_bias, d_out, d_shared_v, d_shared_u, d_up, d_down = sums = (
+            new(s.d), new(s.x_in, s.d), new(s.width, s.d), new(s.d), new(s.x_out, s.d), new(small, s.ffn), new(small, s.ffn),
+            new(s.experts, rank, s.ffn), new(s.experts, rank, s.ffn),
+        )  # fmt: skip
+        ctx.plan.run("iterate_backward", step, (h_BLD, start, key, value), tuple(kept), (index, gate), (batch, length), _address(entry),
+                     _address(d_state), _pointers(d_h, *rows, *sums))
+        experts = (d[:, : s.rank].transpose(1, 2) for d in (d_up, d_down))
+        return (None, d_h, d_step, *rows, d_state, d_in, d_decay.t(), d_bias, d_out.t(), d_shared_v[: s.shared].t(),
+                d_shared_u[: s.shared].t(), *experts)
+
+
+class NativeWindow:
+    """The block's weights as one forward's iterations take them, padded to the native widths."""
+
+    def __init__(self, fused: Fused, config: PolicyConfig, bias_E: Tensor, ends_B: Tensor | None) -> None:
+        control = controller_width(config)
+        self.more_control = padded(control) - control
+        self.weights = w_in, w_decay, b_decay, w_out, shared_v, shared_u, up_EFR, down_EFR = (
+            pad_rows(fused.w_in_XD, in_segments(config, control)), fused.w_decay_DK, fused.b_decay_D,
+            pad_rows(fused.w_out_DX.t(), out_segments(config)).t(), fused.shared_v_FR, fused.shared_u_FR, fused.factors.up_v_EFR,
+            fused.factors.down_u_EFR,
+        )  # fmt: skip
+        with torch.no_grad():
+            down_ERF, up_ERF = down_EFR.transpose(1, 2), up_EFR.transpose(1, 2)
+            forward = (panels(w_in), panels(w_decay), b_decay.contiguous(), panels(w_out), panels(shared_v), panels(shared_u.t()),
+                       panels(up_EFR), panels(down_ERF), bias_E.contiguous())
+            backward = (panels(w_in.t()), panels(w_decay.t()), panels(w_out.t()), panels(shared_v.t()), panels(shared_u), panels(up_ERF),
+                        panels(down_EFR)) if torch.is_grad_enabled() or w_in.requires_grad else ()  # fmt: skip
+        loaded = library("window")
+        loaded.scratch_size.restype = ctypes.c_int64
+        self.plan = _Plan(loaded, shape_of(config, control, 0), forward + backward, None if ends_B is None else ends_B.contiguous())
+
+    def iterate(self, h_BLD: Tensor, step_D: Tensor, start_NP: Tensor, memory: Memory, state_BHKV: Tensor) -> tuple[Tensor, Tensor, Route]:
+        """`block.iterate_window` at fixed depth."""
+        start_NP = F.pad(start_NP, (0, self.more_control))
+        taken = (h_BLD, step_D, start_NP, memory.key_ND, memory.value_ND)
+        h_BLD, state_BHKV, index_Nk, gate_Nk = _Iterate.apply(self.plan, *(x.contiguous() for x in taken), state_BHKV, *self.weights)
+        return h_BLD, state_BHKV, Route(index_Nk, gate_Nk)
+
+
+def native_window(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: Tensor, ends_B: Tensor | None) -> NativeWindow | None:
+    """What runs this forward's iterations, or None where torch does."""
+    key = f"{config!r} on {block.norm.device.type}"
+    if HELD.refused(key):
+        return None
+    reason = unsupported(config, block.norm.device, narrow(config)) or ("policy.recompute is set" if config.recompute else None)
+    if reason is None:
+        try:
+            made = NativeWindow(fused, config, bias_E, ends_B)
+            keep_freed_pages()
+            if HELD.proven(key) or HELD.holds(key, _differs(block, fused, config, bias_E)):
+                return made
+            return None
+        except Unavailable as error:
+            reason = str(error)
+    HELD.refuse(key, reason)
+    HELD.refused(key)
+    return None
+
+
+def _differs(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: Tensor) -> str | None:
+    """How an iteration and its gradients differ from torch's on drawn inputs and these weights; None where they agree."""
+    wrong: str | None = None
+    for seed in range(_PROBES):
+        native, plain = (_probed(block, fused, config, bias_E, seed, compiled) for compiled in (True, False))
+        if torch.equal(native[0].sort(-1).values.long(), plain[0].sort(-1).values):
+            return close(*zip(*((a / b.abs().max().clamp_min(1e-6), b / b.abs().max().clamp_min(1e-6))
+                                for a, b in zip(native[1:], plain[1:], strict=True)), strict=True))  # fmt: skip
+        wrong = "experts are chosen differently"
+    return wrong
+
+
+@torch.enable_grad()
+def _probed(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: Tensor, seed: int, compiled: bool) -> tuple[Tensor, ...]:
+    """(chosen experts, h, state, gradients of all inputs and weights) of one iteration of either form."""
+    rng, (batch, length), d = torch.Generator().manual_seed(seed), _PROBE, config.d_model
+    n, ends_B = batch * length, torch.tensor([length, length // 2 + 1])
+    shapes = [(batch, length, d), (n, controller_width(config)), (n, d), (n, d), (batch, config.n_heads, config.head_dim, config.head_dim)]
+    h, start, key, value, state = inputs = [torch.randn(shape, generator=rng).requires_grad_() for shape in shapes]
+    read = (fused.w_in_XD, fused.w_decay_DK, fused.b_decay_D, fused.w_out_DX, fused.shared_v_FR, fused.shared_u_FR, *fused.factors[:2])
+    w_in, w_decay, b_decay, w_out, shared_v, shared_u, up, down = weights = [w.detach().requires_grad_() for w in read]
+    fused = fused._replace(w_in_XD=w_in, w_decay_DK=w_decay, b_decay_D=b_decay, w_out_DX=w_out, shared_v_FR=shared_v, shared_u_FR=shared_u,
+                           factors=fused.factors._replace(up_v_EFR=up, down_u_EFR=down))
+    memory = Memory(key, value)
+    if compiled:
+        window = NativeWindow(fused, config, bias_E, ends_B)
+        out, final, choice = window.iterate(h, block.iter_embed[0].detach(), start, memory, state)
+    else:
+        past_BL = torch.arange(length) >= ends_B.unsqueeze(1)
+        out, final, choice = iterate_window(h, 0, start, memory, state, bias_E, block, fused, config, past_BL)
+    towards = [torch.randn(x.shape, generator=rng) for x in (out, final)]
+    return choice.index_Nk, out.detach(), final.detach(), *torch.autograd.grad((out, final), [*inputs, *weights], towards)

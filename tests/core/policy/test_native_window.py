@@ -1,0 +1,206 @@
+"""Native windows: torch's numbers and gradients, the same bits for a row in every batch, and torch in place wherever they cannot run."""
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.config.resolve import resolve
+from dormouse_core.kernels import dispatch
+from dormouse_core.kernels.native.build import Unavailable, library
+from dormouse_core.policy import native_window
+from dormouse_core.policy.block import Memory
+from dormouse_core.policy.experts import Route
+from dormouse_core.policy.model import Policy, build_policy
+from tests.core.policy.made import some_bytes
+from tests.core.policy.test_native import ODD, TINY, pair
+
+CONFIGS = pytest.mark.parametrize("config", [TINY, resolve("nano").policy, ODD], ids=["tiny", "nano", "odd widths"])
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Nothing counted, nothing proven."""
+    native_window.HELD.forget()
+    dispatch.forget_counts()
+    yield
+    native_window.HELD.forget()
+    dispatch.forget_counts()
+
+
+@pytest.fixture
+def compiler() -> None:
+    try:
+        library("window")
+    except Unavailable as error:
+        pytest.skip(f"native windows were not tested: {error}")
+
+
+tiny_pair = cache(lambda: pair(TINY))
+
+
+def arms() -> str:
+    return dispatch.SEEN.arms()["kernel.native_window"]
+
+
+def gradients(policy: Policy, ids_BL: Tensor, length_B: Tensor | None = None) -> dict[str, Tensor]:
+    """Of a loss that reads logits, every iteration's logits, hidden and final state, from a state that is not zero."""
+    state = policy(some_bytes(len(ids_BL), 20, seed=9)).state
+    out = policy(ids_BL, state, deep=True, length_B=length_B)
+    rng = torch.Generator().manual_seed(3)
+    assert out.deep_TBLV is not None
+    read = (out.logits_BLV, out.deep_TBLV, out.hidden_BLD, out.state.kda_BTHKV)
+    seen_BL1 = 1.0 if length_B is None else (torch.arange(ids_BL.shape[1]) < length_B[:, None])[..., None]
+    loss = sum(((x * seen_BL1 if i < 3 else x) * torch.randn(x.shape, generator=rng)).sum() for i, x in enumerate(read))
+    assert isinstance(loss, Tensor)
+    named = {name: p for name, p in policy.named_parameters() if p.requires_grad}
+    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {name: g for name, g in zip(named, found, strict=True) if g is not None}
+
+
+def agree(got: Tensor, want: Tensor, name: str = "") -> None:
+    error, size = float((got - want).detach().abs().max()), float(want.detach().abs().max())
+    assert error <= 2e-4 * max(size, 1e-3), f"{name} is off by {error:.2g} of {size:.2g}"
+
+
+@CONFIGS
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("ends", [None, (70, 1, 33)], ids=["whole rows", "rows that end"])
+def test_native_windows_and_all_their_gradients_are_torchs_within_rounding(config: PolicyConfig, ends: tuple[int, ...] | None) -> None:
+    plain, fast = pair(config)
+    ids_BL, length_B = some_bytes(3, 70), None if ends is None else torch.tensor(ends)
+    want, got = plain(ids_BL, length_B=length_B), fast(ids_BL, length_B=length_B)
+    for row, end in enumerate(ends or (70, 70, 70)):
+        agree(got.logits_BLV[row, :end], want.logits_BLV[row, :end], "logits")
+    agree(got.state.kda_BTHKV, want.state.kda_BTHKV, "state")
+    expected, found = gradients(plain, ids_BL, length_B), gradients(fast, ids_BL, length_B)
+    assert set(found) == set(expected) and len(found) > 25
+    for name, grad in found.items():
+        assert expected[name].abs().max() > 0
+        agree(grad, expected[name], name)
+    ran, asked = arms().split("/")
+    assert ran == asked != "0"
+
+
+@pytest.mark.usefixtures("compiler")
+@settings(max_examples=12, deadline=None)
+@given(rows=st.integers(1, 4), length=st.integers(1, 300), seed=st.integers(0, 99))
+def test_a_window_of_any_size_is_torchs_within_rounding(rows: int, length: int, seed: int) -> None:
+    plain, fast = tiny_pair()
+    ids_BL = some_bytes(rows, length, seed=seed)
+    want, got = plain(ids_BL), fast(ids_BL)
+    agree(got.logits_BLV, want.logits_BLV)
+    agree(got.state.kda_BTHKV, want.state.kda_BTHKV)
+    wanted, found = (torch.autograd.grad(out.logits_BLV.square().sum(), p.block.kda.key)[0] for out, p in ((want, plain), (got, fast)))
+    agree(found, wanted)
+
+
+@CONFIGS
+@pytest.mark.usefixtures("compiler")
+def test_a_row_of_a_native_window_has_the_same_bits_in_any_batch_and_without_gradients(config: PolicyConfig) -> None:
+    policy, row_L = pair(config)[1], some_bytes(1, 290)[0]
+    alone = policy(row_L[None])
+    with torch.no_grad():
+        bare = policy(row_L[None])
+    assert torch.equal(bare.logits_BLV, alone.logits_BLV) and torch.equal(bare.state.kda_BTHKV, alone.state.kda_BTHKV)
+    for rows, at in ((2, 1), (5, 0), (9, 4)):
+        crowd = some_bytes(rows, 290, seed=rows)
+        crowd[at] = row_L
+        out = policy(crowd)
+        assert torch.equal(out.state.kda_BTHKV[at], alone.state.kda_BTHKV[0]), rows
+        if config is not ODD:  # torch's own products of readout and head need widths that fill registers
+            assert torch.equal(out.logits_BLV[at], alone.logits_BLV[0]), rows
+
+
+@pytest.mark.usefixtures("compiler")
+def test_the_state_behind_a_rows_own_end_has_the_bits_of_the_row_alone() -> None:
+    policy, ids_BL = pair(resolve("nano").policy)[1], some_bytes(4, 150)
+    ends_B = torch.tensor([150, 17, 64, 101])
+    states = policy(ids_BL, length_B=ends_B).state.kda_BTHKV
+    for row, end in enumerate(ends_B.tolist()):
+        assert torch.equal(states[row], policy(ids_BL[row : row + 1, :end]).state.kda_BTHKV[0]), row
+
+
+@pytest.mark.usefixtures("compiler")
+def test_changing_a_byte_moves_no_bit_before_it_in_a_native_window() -> None:
+    policy, ids_BL = pair(resolve("nano").policy)[1], some_bytes(1, 90)
+    before = policy(ids_BL).logits_BLV
+    for j in (1, 15, 16, 17, 63, 89):
+        changed = ids_BL.clone()
+        changed[0, j] ^= 1
+        after = policy(changed).logits_BLV
+        assert torch.equal(after[0, :j], before[0, :j]) and not torch.equal(after[0, j], before[0, j])
+
+
+@pytest.mark.usefixtures("compiler")
+def test_native_gradients_stay_finite_when_every_channel_forgets_at_once() -> None:
+    policy = pair(resolve("nano").policy)[1]
+    with torch.no_grad():
+        policy.block.kda.decay_bias.fill_(100.0)
+    found = gradients(policy, some_bytes(2, 40))
+    assert all(torch.isfinite(g).all() for g in found.values())
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_native_window_counts_the_same_load_as_torch() -> None:
+    loads = []
+    for policy in pair(TINY):
+        policy.train()
+        policy.count_load = True
+        policy(some_bytes(3, 50))
+        loads.append(policy.get_buffer("load_E"))
+    assert torch.equal(*loads) and int(loads[0].sum()) == 3 * 50 * TINY.max_iter * TINY.moe_topk
+
+
+@pytest.mark.usefixtures("compiler")
+def test_decoding_natively_goes_on_where_a_native_window_ended() -> None:
+    policy, ids_BL = pair(resolve("nano").policy)[1], some_bytes(17, 40)
+    with torch.no_grad():
+        whole, state = policy(ids_BL).logits_BLV, policy(ids_BL[:, :30]).state
+    for j in range(30, 40):
+        logits_BV, _ = policy.decode(ids_BL[:, j], state)
+        agree(logits_BV, whole[:, j])
+
+
+def test_without_a_compiler_a_window_has_torchs_bits_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> None:
+        raise Unavailable("no C++ compiler on PATH")
+
+    monkeypatch.setattr(native_window, "library", none)
+    plain, fast = pair(TINY)
+    ids_BL = some_bytes(2, 20)
+    for _ in range(2):
+        assert torch.equal(fast(ids_BL).logits_BLV, plain(ids_BL).logits_BLV)
+    assert arms() == "0/2" and len(dispatch.SEEN.lines) == 1 and "no C++ compiler" in dispatch.SEEN.lines[0]
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    ({"n_experts": 40}, "many or wide"), ({"dtype": "bfloat16"}, "bfloat16"), ({"recompute": True}, "recompute"),
+    ({"depth": {"kind": "random"}}, "random")])
+def test_a_policy_native_windows_do_not_know_runs_in_torch_and_says_why(change: dict[str, object], why: str) -> None:
+    config = PolicyConfig.model_validate(TINY.model_dump() | {"compute": "native"} | change)
+    policy = build_policy(config, 1)
+    assert policy(some_bytes(2, 20)).logits_BLV.isfinite().all()
+    assert arms() == "0/1" and why in dispatch.SEEN.lines[0]
+
+
+@pytest.mark.usefixtures("compiler")
+def test_native_windows_that_disagree_with_torch_are_refused_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = native_window.NativeWindow.iterate
+
+    def wrong(
+        self: native_window.NativeWindow, h_BLD: Tensor, step_D: Tensor, start_NP: Tensor, memory: Memory, state_BHKV: Tensor
+    ) -> tuple[Tensor, Tensor, Route]:
+        h_BLD, state_BHKV, choice = honest(self, h_BLD, step_D, start_NP, memory, state_BHKV)
+        return h_BLD, state_BHKV * 1.01, choice
+
+    monkeypatch.setattr(native_window.NativeWindow, "iterate", wrong)
+    plain, fast = pair(TINY)
+    ids_BL = some_bytes(2, 20)
+    assert torch.equal(fast(ids_BL).logits_BLV, plain(ids_BL).logits_BLV)
+    assert arms() == "0/1" and "disagrees with torch" in dispatch.SEEN.lines[0]
