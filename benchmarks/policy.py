@@ -155,10 +155,12 @@ class Bench:
         ids_BL = self.batch_BL
         size = peer.sized(self.config, madds=self.counts.madds_per_byte, context=ids_BL.shape[1] / 2)
         print(f"  peer: {size}; {ids_BL.shape[0]} x {ids_BL.shape[1]} bytes a step, optimizer included")
-        for dtype, bound in (("float32", 1.25), ("bfloat16", None)):
+        for dtype, ways, bound in (("float32", WAYS, 1.25), ("bfloat16", ("torch",), None)):
             theirs = peer.Trainer(peer.build(size, getattr(torch, dtype)))
-            mine, other = measure([self.train_work(dtype=dtype), lambda t=theirs: t.step(ids_BL)], self.repeats)
-            self.report.ratio(f"training, {dtype}, bytes/s", ids_BL.numel(), mine, other, bound)
+            works: list[Callable[[], object]] = [self.train_work(dtype=dtype, compute=how) for how in ways]
+            *mine, other = measure([*works, lambda t=theirs: t.step(ids_BL)], self.repeats)
+            for how, cost in zip(ways, mine, strict=True):
+                self.report.ratio(f"training, {dtype}, compute={how}, bytes/s", ids_BL.numel(), cost, other, bound)
 
     def train_work(self, **changes: str) -> Callable[[], object]:
         """A training step of a policy of its own."""
@@ -194,11 +196,12 @@ class Bench:
 
     def peak(self) -> None:
         peak, amount = peak_madds(self.repeats), self.batch_BL.numel()
-        (train,) = measure([self.train_work()], 2 * self.repeats)
+        steps = measure([self.train_work(compute=how) for how in WAYS], 2 * self.repeats)
         peak = max(peak, peak_madds(self.repeats))
         self.report.line("GEMM peak of this thread, fp32, GFLOP/s", f"{2 * peak / 1e9:.0f}")
-        share = amount * self.counts.madds_per_byte * BACKWARD / train.cpu / peak
-        self.report.line("share of it in training, fp32", rate(amount, train), "", f"{share:.1%}", ">= 50 %", share >= 0.5)
+        for how, cost in zip(WAYS, steps, strict=True):
+            share = amount * self.counts.madds_per_byte * BACKWARD / cost.cpu / peak
+            self.report.line(f"share of it in training, compute={how}", rate(amount, cost), "", f"{share:.1%}", ">= 50 %", share >= 0.5)
         for how in WAYS:
             decoder, ids_B = self.policy(compute=how), some_bytes(64)
             state = decoder.initial_state(64)
