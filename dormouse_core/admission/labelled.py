@@ -19,6 +19,7 @@ from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.envs.environment import StopReason
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.sandbox.runner import Runners
+from dormouse_core.tasks.public import ANY_ORDER
 from dormouse_core.tasks.task import Pool, Split, Task, Use, VerifierKind
 from dormouse_core.verifiers.attempt import Attempt
 from dormouse_core.verifiers.exec import IN_CHILD
@@ -74,7 +75,8 @@ def _attempt(name: str, task: Task, text: str) -> Attempt:
 def _suite(row: dict[str, Any]) -> dict[str, Any]:
     """Literal cases where they are the whole suite, else its source."""
     if row.get("tests_complete") and row["tests"]:
-        return {"entry_point": row["entry_point"], "cases": row["tests"], "typing": "python"}
+        any_order = {"relax": "order"} if row["id"] in ANY_ORDER else {}
+        return {"entry_point": row["entry_point"], "cases": row["tests"], "typing": "python"} | any_order
     return {"entry_point": row["entry_point"], "test_src": row["test_src"]}
 
 
@@ -84,6 +86,15 @@ def mbpp(tasks_dir: Path) -> Iterator[Labelled]:
         task = _task(VerifierKind.EXEC, "mbpp", row["id"], _suite(row) | slow, row["reference"], row["prompt"])
         yield Labelled("mbpp references", _attempt(row["id"], task, row["reference"]), True)
         yield Labelled("mbpp empty bodies", _attempt(f"{row['id']}/none", task, "  return None\n"), False)
+        if row["id"] in ANY_ORDER:
+            for change, right in (("[::-1]", True), ("[1:]", False), (" * 2", False)):
+                yield Labelled("mbpp sets in another order", _attempt(f"{row['id']}/{change}", task, _changed(row, change)), right)
+
+
+def _changed(row: dict[str, Any], change: str) -> str:
+    """The reference, with something done to what it returns."""
+    name = row["entry_point"]
+    return f"{row['reference']}\n\n_first = {name}\ndef {name}(*a):\n    return _first(*a){change}\n"
 
 
 def humaneval(tasks_dir: Path) -> Iterator[Labelled]:
@@ -91,6 +102,8 @@ def humaneval(tasks_dir: Path) -> Iterator[Labelled]:
     for row in _rows(tasks_dir, "humaneval/tasks"):
         tasks[row["id"]] = task = _task(VerifierKind.EXEC, "humaneval", row["id"], _suite(row), row["reference"], row["prompt"])
         yield Labelled("humaneval references", _attempt(row["id"], task, row["reference"]), True)
+    for row in _rows(tasks_dir, "humaneval/contracts"):
+        yield Labelled("humaneval second references", _attempt(f"{row['id']}/second", tasks[row["id"]], row["alt_reference"]), True)
     for row in _rows(tasks_dir, "humaneval/model_samples_codegen16b"):
         yield Labelled("humaneval samples", _attempt(row["id"], tasks[row["task_id"]], row["completion"]), bool(row["passed"]))
 

@@ -24,6 +24,9 @@ _SHOWN = 5
 _BROKEN = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What a row that is not in the documented format raises (JSON and validation errors are ValueErrors)."""
 MBPP_TRAIN = range(601, 975)
+ANY_ORDER = frozenset(f"MBPP/{n}" for n in (2, 193, 560, 579, 769))
+"""Tasks that ask for the elements of a set: their references write them in the order that Python's hashing left, and no other
+answer can know it. Any order is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ def _suite(row: Row) -> Row:
     name = _text(row["entry_point"])
     if row.get("tests_complete") and row["tests"]:
         cases = [{"args": _text(c["args"]), "expected": _text(c["expected"])} for c in row["tests"]]
-        return {"entry_point": name, "cases": cases, "typing": "python"}
+        return {"entry_point": name, "cases": cases, "typing": "python"} | ({"relax": "order"} if row["id"] in ANY_ORDER else {})
     return {"entry_point": name, "test_src": _text(row["test_src"])}
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dormouse_core.ledger import DormouseError, Ledger
-from dormouse_core.tasks.public import MBPP_TRAIN, PUBLIC, available, load_public
+from dormouse_core.tasks.public import ANY_ORDER, MBPP_TRAIN, PUBLIC, available, load_public
 from dormouse_core.tasks.splits import require_trainable
 from dormouse_core.tasks.task import Split, Use
 
@@ -54,6 +54,12 @@ def test_only_gsm8k_train_and_mbpp_601_to_974_may_be_trained_on(tasks_dir: Path)
         held = [t for t in tasks if t.use is Use.EVALUATION]
         with pytest.raises(DormouseError, match="evaluation only"):
             require_trainable(held[:1], "rl")
+
+
+def test_the_tasks_that_ask_for_a_set_take_any_order_and_no_other_task_does(tasks_dir: Path) -> None:
+    relaxed = {t.params["id"]: t for t in load_public("mbpp", tasks_dir, Ledger()) if t.trusted.get("relax")}
+    assert set(relaxed) == ANY_ORDER and {t.trusted["relax"] for t in relaxed.values()} == {"order"}
+    assert all("set(" in t.reference[0].decode() for t in relaxed.values())
 
 
 def test_mbpp_use_follows_its_id_and_not_the_files_own_word(tmp_path: Path) -> None:
