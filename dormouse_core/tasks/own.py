@@ -3,6 +3,7 @@
     {"prompt" or "question": text, "answer": text, "form"?: number|string|set|literal, "units"?, "tolerance"?}            exact
     {"prompt": text, "entry_point": name, "tests": [{"args": "(1, 2)", "expected": "3"}], "reference"?: text, ...}        program
     the same with "any_of": ["3", "-3"] for "expected", or neither and "checker": {"program", "accepts"}           several right answers
+    {"instance_id", "problem_statement", "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "files": {path: text}}      repository
     a whole task record, as `dormouse tasks show --json` prints it                                                         any
 
 A program's prompt is put ahead of the action where the two parse together (a signature to complete), else it is only shown. `id`,
@@ -19,8 +20,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dormouse_core.ledger import Ledger
+from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.tasks.public import PUBLIC, available, load_public
+from dormouse_core.tasks.repo import repo_task
 from dormouse_core.tasks.task import Pool, Split, Task, Use, VerifierKind
 
 _SHOWN = 5
@@ -75,6 +77,11 @@ def own_task(row: Any, name: str) -> Task:
         raise ValueError("a line is one JSON object")
     if "verifier" in row and "environment" in row:
         return Task.model_validate_json(json.dumps({k: v for k, v in row.items() if k not in ("id", "cell")}))
+    if "instance_id" in row and "files" in row:
+        try:
+            return repo_task(row, row["files"], Use(row.get("use", "train")))
+        except DormouseError as error:
+            raise ValueError(str(error)) from error
     prompt = row["prompt"] if "prompt" in row else row["question"]
     if not isinstance(prompt, str):
         raise TypeError("prompt is not text")

@@ -6,6 +6,7 @@ The protocol stands here so that learning can use what evolution implements (the
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from dormouse_core.seeding import generator
 from dormouse_core.tasks.registry import draw
 from dormouse_core.tasks.task import Split, Task
 
@@ -49,3 +50,26 @@ class EvenSource:
     def load(self, state: Mapping[str, Any]) -> None:
         if state:
             raise ValueError(f"an even source holds no state, but was given {sorted(state)}")
+
+
+class ListedSource:
+    """Draws from given tasks again and again: the source of rounds on public sets and one's own files, which nothing generates. A round
+    holds no task twice, and all of them where there are fewer than it asks for."""
+
+    def __init__(self, tasks: Sequence[Task], root: str) -> None:
+        if not tasks:
+            raise ValueError("a task source needs at least one task")
+        self._tasks, self._root = tuple(tasks), root
+
+    def draw(self, round: int, n: int) -> list[Task]:
+        return [self._tasks[i] for i in generator("listed source", self._root, round).permutation(len(self._tasks))[:n]]
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """Draws do not depend on outcomes."""
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        if state:
+            raise ValueError(f"a listed source holds no state, but was given {sorted(state)}")

@@ -76,7 +76,9 @@ LearningRate = Annotated[float | None, _option("--lr", "Peak learning rate.")]
 InterleaveRl = Annotated[float | None, _option(
     "--interleave-rl", "Share of RL updates that carry an SFT batch; written into the checkpoint.", min=0.0, max=1.0)]
 ShowMask = Annotated[int, _option("--show-mask", "Print this many rows of each kind with their mask, and stop.", min=0)]
-Env = Annotated[str, _option("--env", "Pool, pools (code,math), family, cell (gcd/d2), packaged suite, or SPEC.toml.")]
+Env = Annotated[str, _option("--env", "Pools, families, cells (gcd/d2) and public sets (mbpp, repair), joined by commas; a packaged suite; "
+                             "a folder of task files; or SPEC.toml.")]
+TasksDir = Annotated[Path | None, _option("--tasks-dir", "Folder of public task files.", envvar="DORMOUSE_TASKS_DIR")]
 Tasks = Annotated[int, typer.Option("--n", help="Tasks; each is played roll.group_size times.", min=1)]
 MaxSteps = Annotated[int | None, _option("--max-steps", "Cap on a task's step limit.", min=1)]
 Temperature = Annotated[float | None, _option("--temp", "Sampling temperature.")]
@@ -140,11 +142,11 @@ def _show_masks(config: "RunConfig", n: int, data: Path | None) -> None:
 @group.command("roll")
 @resumable(AGAIN)
 def roll(base: Base, env: Env, n: Tasks = 16, max_steps: MaxSteps = None, temp: Temperature = None, verifier: OnlyKind = None,
-         fork: Fork = None, preset: Preset = None, sets: Sets = [], seed: Seed = None, dest: Out = None,  # noqa: B006
-         store: StorePath = None, json: AsJson = False) -> None:
-    """Roll training tasks from a checkpoint and store every trajectory."""
+         fork: Fork = None, tasks_dir: TasksDir = None, preset: Preset = None, sets: Sets = [],  # noqa: B006
+         seed: Seed = None, dest: Out = None, store: StorePath = None, json: AsJson = False) -> None:
+    """Roll tasks from a checkpoint and store every trajectory. Public sets come from the tasks directory: what is for evaluation only can
+    be rolled and judged, and `rl` refuses it."""
     from dormouse_core.rollouts import stage
-    from dormouse_core.tasks.spec import load_spec, task_set
 
     held = chosen_store(store)
     parent = opened(held, base, "checkpoint")
@@ -152,11 +154,28 @@ def roll(base: Base, env: Env, n: Tasks = 16, max_steps: MaxSteps = None, temp: 
     if fork is not None:
         flags |= {"rl.advantage": "fork-replay"} if fork else {"roll.fork_share": 0.0}
     config = follow(parent, held, preset, sets, seed, flags)
-    tasks = task_set(load_spec(env), n, config, store=held, max_steps=max_steps, verifier=verifier.stored if verifier else None)
+    tasks = _drawn(held, config, env, n, max_steps, verifier, tasks_dir, json)
     done = call(held, "post-train roll", stage.run, config, tasks, parent, out=dest, quiet=json, cycle=f"roll-{tasks.identity[:12]}")
     made = held.read_record(done.artifact, stage.RolloutSet)
     facts = {"trajectories": made.trajectories, "forks": made.forks, "bytes": made.bytes, "shards": len(made.shards)}
     emit(done.as_json() | facts, json, lambda: _print(done, grid("rollouts", ["", "n"], [[k, v] for k, v in facts.items()])))
+
+
+def _drawn(store: "Store", config: "RunConfig", env: str, n: int, max_steps: int | None, verifier: Kind | None, tasks_dir: Path | None,
+           quiet: bool) -> "Artifact":
+    """The tasks of a spec, stored. Suites of asserts become cases, so that what judges them stays out of the jail."""
+    from dormouse_core.admission.asserts import convert
+    from dormouse_core.sandbox.runner import Runners
+    from dormouse_core.tasks.spec import load_spec, spec_tasks, task_set
+    from dormouse_pipeline.cli.progress import Reporter
+
+    with Reporter(quiet=quiet) as reporter:
+        ledger = reporter.ledger()
+        tasks = spec_tasks(load_spec(env), n, config.runtime.seed, max_steps, verifier.stored if verifier else None, tasks_dir, ledger)
+        if any("test_src" in task.trusted for task in tasks):
+            with Runners(config.verify, ledger) as runners:
+                tasks = convert(tasks, runners, ledger)
+        return task_set(tasks, config, store=store)
 
 
 @group.command("verify")
@@ -290,12 +309,17 @@ def _judge(store: "Store", config: "RunConfig", rollouts: "Artifact", tasks: "Ar
 
 
 def _source(config: "RunConfig", rollouts: "Artifact", tasks: "Artifact", store: "Store") -> Any:
-    """Further rounds draw from the cells the stored round was drawn from."""
+    """Further rounds draw from the cells the stored round was drawn from; from its very tasks where some have no generator."""
     from dormouse_core.evolution.curriculum import CycleSource
     from dormouse_core.rollouts.stage import RolloutSet
     from dormouse_core.tasks.plan import CellState
+    from dormouse_core.tasks.registry import families
+    from dormouse_core.tasks.source import ListedSource
+    from dormouse_core.tasks.store import tasks_from_table
 
     table = store.read_table(tasks)
+    if set(table["family"].to_pylist()) - set(families()):
+        return ListedSource(tasks_from_table(table), str(config.runtime.seed))
     found = sorted(set(zip(*(table[name].to_pylist() for name in ("pool", "family", "difficulty")), strict=True)))
     cells = [CellState(pool=pool, family=family, difficulty=difficulty) for pool, family, difficulty in found]
     return CycleSource(cells, config.curriculum, store.read_record(rollouts, RolloutSet).cycle, config.runtime.seed)
