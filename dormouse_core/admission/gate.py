@@ -151,7 +151,7 @@ def gate(tasks: Sequence[Task], config: VerifyConfig, ledger: Ledger, known: Seq
     run = _Gate(tasks, config, ledger, frozenset(without))
     for rule in sorted(run.without):
         ledger.loud(f"admission: the rule {rule} is not asked")
-    seen, guesses = Known(), Guesses(tasks)
+    seen, guesses = Known([*known, *tasks]), Guesses(tasks)
     for task in known:
         seen.novelty(task)
     run.each(Rule.NOVELTY, seen.novelty)

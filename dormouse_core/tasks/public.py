@@ -150,7 +150,8 @@ def _humaneval(row: Row) -> Task:
 def _humanevalfix(row: Row) -> Task:
     """The prompt is the instruction and the buggy function; the action is the whole corrected function."""
     prompt = f"{_text(row['instruction'])}\n{_text(row['buggy'])}"
-    return _public("humanevalfix", Pool.CODE, row, prompt, VerifierKind.EXEC, _suite(row), row["reference"], Use.EVALUATION)
+    task = _public("humanevalfix", Pool.CODE, row, prompt, VerifierKind.EXEC, _suite(row), row["reference"], Use.EVALUATION)
+    return task.model_copy(update={"params": task.params | {"given": _text(row["buggy"])}})
 
 
 def _humanevalfix_repair(row: Row) -> Task:

@@ -1,12 +1,12 @@
 """The examples a task shows its policy: what a lookup table would be made of.
 
-Read from the prompt's own notations (a doctest, an assert, `f(2) = 4`) and from `params["visible_cases"]`; nothing is run.
+Read from the prompt's own notations (a doctest, an assert, `f(2) = 4`, `f(2) ==> 4`) and from `params["visible_cases"]`; nothing is run.
 Not here: hidden cases. They are in `trusted`, and no prompt may hold them (admission).
 """
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from dormouse_core.tasks.task import Task
@@ -14,8 +14,9 @@ from dormouse_core.tasks.task import Task
 MAX_PROMPT = 1 << 16
 """Bytes of a prompt that are searched."""
 _DOCTEST = re.compile(r">>>\s*(.+)\n\s*(.+)")
+_PROMPT = re.compile(r">>>\s*(.+==.+)")
 _ASSERT = re.compile(r"\bassert\s+(.+)")
-_CALL = re.compile(r"^\W*(\w+\(.*\))\s*(?:==|=>|->|➞|=|returns?)\s*(.+?)[.,;]?\s*$")
+_CALL = re.compile(r"^\W*(\w+\(.*\))\s*(?:#\s*)?(?:==>|==|=>|->|➞|=|returns?)\s*(.+?)[.,;]?\s*$")
 
 
 class Example(NamedTuple):
@@ -27,9 +28,17 @@ class Example(NamedTuple):
 
 def visible_examples(task: Task) -> tuple[Example, ...]:
     """Every shown (arguments, value) whose text is literal, in order of appearance, none twice. Total over any prompt."""
-    name = task.trusted.get("entry_point")
+    return _literal((*_listed(task), *_prompted(task)))
+
+
+def prompted_examples(task: Task) -> tuple[Example, ...]:
+    """Those that stand in the prompt's own text."""
+    return _literal(_prompted(task))
+
+
+def _literal(pairs: Iterable[tuple[str, str]]) -> tuple[Example, ...]:
     found: dict[str, Example] = {}
-    for args, expected in (*_listed(task), *_prompted(task, str(name))):
+    for args, expected in pairs:
         try:
             example = Example(ast.literal_eval(args), ast.literal_eval(expected))
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
@@ -46,15 +55,16 @@ def _listed(task: Task) -> Iterator[tuple[str, str]]:
             yield str(row["args"]), str(row["expected"])
 
 
-def _prompted(task: Task, name: str) -> Iterator[tuple[str, str]]:
+def _prompted(task: Task) -> Iterator[tuple[str, str]]:
+    name = str(task.trusted.get("entry_point"))
     if not name.isidentifier():
         return
     text = task.prompt[:MAX_PROMPT].decode("utf-8", "replace")
     for call, value in _DOCTEST.findall(text):
         if (args := _arguments(call, name)) is not None:
             yield args, value.strip()
-    for claim in _ASSERT.findall(text):
-        tree = _asserted(claim)
+    claims = [_asserted(claim) for claim in _ASSERT.findall(text)]
+    for tree in claims + [_expression(line.strip()) for line in _PROMPT.findall(text)]:
         if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Eq):
             left, right = ast.unparse(tree.left), ast.unparse(tree.comparators[0])
             if (args := _arguments(left, name)) is not None:

@@ -55,6 +55,8 @@ BROKEN: dict[Rule, list[tuple[Task, str]]] = {
     Rule.SOLVABLE: [(task(byte_budget=20), "the budget is 20"), (task(max_steps=1, reference=REFERENCE, byte_budget=3), "bytes")],
     Rule.LEAK: [(task(pairs=[*PAIRS, (4000, 1)], prompt="three times a, less b: 11999"), "hidden case 12"),
                 (task(prompt=f"write {REFERENCE}"), "reference stands"),
+                (task(prompt="three times a, less b: f(-9, -9) = -18, f(22, 21) = 45"), "2 of its 12 hidden cases are shown"),
+                (task(prompt="three times a, less b, e.g. for a = -40 and b = 3 the output should be -123."), "(the first is case 8)"),
                 (question("How many? The answer is 4711.", "4711", 0.1), "which answer is right")],
     Rule.GUESS: [(task(pairs=[(1, 3)] * 8 + PAIRS[:4]), "have one value"), (task(pairs=PAIRS[:3]), "guessed with chance"),
                  (question("yes or no?", "yes", 0.7), "right in 70%")],
@@ -120,6 +122,34 @@ def test_it_is_refused_by_no_other(rule: Rule) -> None:
     broken = next(t for r, t, _ in ROWS if r is rule)
     tasks = (GOOD, broken) if rule is Rule.NOVELTY else (broken,)
     assert [found for found, _ in refused(*tasks, without=(rule, *RESTS_ON.get(rule, ())))] == [None] * len(tasks)
+
+
+NOT_LEAKS = [
+    task(prompt="three times a, less b: f(1000, 2) = 2998; f(49, -1) = 148"),  # the value of f(50, 2), shown for another input
+    task(prompt="three times a, less b. Never more than 148000, nor a - b = -13."),
+    task("def f(a, b):\n    return 'even' if (a + b) % 2 == 0 else 'odd' if a > b else 'neither'\n",
+         prompt="'even' if a + b is even, else 'odd' if a > b, else 'neither'", params={}, byte_budget=400),
+    task(REFERENCE.rstrip(), prompt=f"repair it:\n{REFERENCE}    return b\n".replace("return a", "b = a"), params={
+        "given": f"{REFERENCE}    return b\n"}),
+]
+
+
+@pytest.mark.parametrize("case", range(len(NOT_LEAKS)))
+def test_what_says_nothing_of_a_hidden_input_is_no_leak(case: int) -> None:
+    others = tuple(set(Rule) - {Rule.LEAK})
+    assert refused(NOT_LEAKS[case], without=others) == [(None, "")]
+
+
+def test_a_template_of_many_tasks_makes_no_two_of_them_alike_and_a_copy_is_still_seen() -> None:
+    def prompt(i: int) -> bytes:
+        return f"{STORY} and then the question is whether {i * 7919} is larger than {i * 104729 % 1000} or not, {STORY[::-1]}".encode()
+
+    others = tuple(set(Rule) - {Rule.NOVELTY})
+    tasks = [changed(GOOD, prompt=prompt(i), params={}) for i in range(1, 31)]
+    assert [rule for rule, _ in refused(*tasks, without=others)] == [None] * 30
+    again = changed(tasks[3], byte_budget=300)
+    assert refused(*tasks, again, without=others)[-1][0] is Rule.NOVELTY
+    assert [rule for rule, _ in refused(*tasks[:2], without=others)] == [None, Rule.NOVELTY], "two alone have no template"
 
 
 def test_nearly_the_same_words_are_no_new_task() -> None:
