@@ -1,10 +1,14 @@
 """The decode state: one copy forks a sequence, bytes restore it."""
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.policy.model import Policy, build_policy
+from dormouse_core.policy.state import State
 
 TINY = PolicyConfig(
     d_model=32, n_heads=2, head_dim=16, n_experts=4, rank=4, d_ffn=64, shared_rank=8, engram_rows=256, engram_dim=8, readout_rank=16
@@ -72,3 +76,34 @@ def test_select_and_clone_do_not_share_storage(policy: Policy) -> None:
     want = state.row_bytes(1)
     policy.decode(torch.tensor([1, 2]), state)
     assert picked.row_bytes(0) == picked.row_bytes(1) == twin.row_bytes(1) == want != state.row_bytes(1)
+
+
+class OneDevice(TorchDispatchMode):
+    """What a GPU demands of every operation on rows, and the meta device of some only: all its tensors are on one device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.indexed = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if "index_" in str(function):
+            self.indexed += 1
+            assert len({a.device for a in args if isinstance(a, torch.Tensor)}) == 1, function
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("rows", [[1, 0], range(2), torch.tensor([1, 0])], ids=["list", "range", "tensor on the cpu"])
+def test_rows_are_copied_reset_and_selected_by_indices_on_the_states_own_device(rows: Any) -> None:
+    state = State.zeros(4, 2, 2, 16, "meta")
+    with OneDevice() as watch:
+        assert state.copy_(rows, State.zeros(3, 2, 2, 16, "meta"), rows).kda_TBHKV_padded.device.type == "meta"
+        assert state.copy_(rows, State.zeros(3, 2, 2, 16), rows).tail_B3.device.type == "meta", "a state from another device"
+        assert state.reset_(rows).select(rows).kda_TBHKV_padded.device.type == "meta"
+    assert watch.indexed >= 12
+
+
+def test_rows_restored_from_bytes_lie_where_the_policy_is(policy: Policy) -> None:
+    blob = policy.initial_state(1).row_bytes(0)
+    with torch.device("meta"):
+        far = Policy(TINY)
+    assert far.state_from_bytes([blob]).tail_B3.device.type == "meta"
