@@ -15,8 +15,9 @@ from dormouse_core.encoding import escape
 from dormouse_core.envs.environment import StopReason
 from dormouse_core.learning.batches import padded
 from dormouse_core.learning.reward import Rewards, is_fork
-from dormouse_core.learning.update import Outcome
+from dormouse_core.learning.update import Outcome, load_of
 from dormouse_core.ledger import DormouseError, Ledger
+from dormouse_core.optim.balance import read_load
 from dormouse_core.policy.heads import action_log_probs
 from dormouse_core.policy.model import Policy
 from dormouse_core.rollouts.trajectory import Trajectory
@@ -163,4 +164,11 @@ def _update_metrics(outcome: Outcome) -> dict[str, float]:
                 row["value_explained"] = 1.0 - row["value_error"] / spread
     if "text_sum" in r:
         row |= {"sft_loss": r["text_sum"], "sft_bytes": r["text_bytes_sum"]}
-    return row
+    return row | load_metrics([outcome])
+
+
+def load_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """The router over the micro-batches of these updates (docs/mechanisms/load-balance.md). Empty where no expert was counted."""
+    load_E = load_of(outcomes)
+    load = None if load_E is None else read_load(torch.from_numpy(load_E))
+    return {} if load is None else load.metrics()

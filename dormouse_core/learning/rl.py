@@ -30,7 +30,7 @@ from dormouse_core.learning.consolidation import Consolidation
 from dormouse_core.learning.interleave import Interleave, interleave_seed, share_of, stored_rows
 from dormouse_core.learning.monitor import PARITY_LIMIT, Round, metrics, refuse_foreign, refuse_no_verdict, refuse_truncation
 from dormouse_core.learning.rounds import Rounds
-from dormouse_core.learning.update import Fuse, Outcome, RlWork, merged, update
+from dormouse_core.learning.update import Fuse, Outcome, RlWork, load_of, merged, update
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.optim.freeze import RouterWatch
 from dormouse_core.optim.groups import build_optimizer
@@ -200,7 +200,8 @@ class _Session:
             self.ledger.count("rl.updates_without_signal", not works)
         self.watch.check(f"round {round.number}")
         self.ledger.seconds["rl.update"] += time.perf_counter() - began
-        return metrics(round, rewards, credit.counts, _together(outcomes), rate) | mass(credit) | honeypots.numbers(self.hacks)
+        row = metrics(round, rewards, credit.counts, _together(outcomes), rate) | self.optimizer.expert_counts()
+        return row | mass(credit) | honeypots.numbers(self.hacks)
 
     def _check_parity(self, first: Outcome, number: int) -> None:
         """Before the first update of a round, trainer and sampler are the same weights: their log-probs must agree."""
@@ -256,7 +257,7 @@ class _Session:
         return RlEnd.NO_SIGNAL if self.silent >= self.config.rl.dead_round_limit and self.next < self.last else RlEnd.ROUNDS
 
     def _checkpoint(self, moments: dict[str, torch.Tensor], **more: Any) -> Checkpoint:
-        model = {name: t.detach().clone() for name, t in self.policy.state_dict().items()}
+        model = {name: t.detach() for name, t in self.policy.state_dict().items()}  # it is written before the policy moves again
         more |= {"hack_rate": self.hacks.model_dump(mode="json")} if self.hacks.episodes else {}
         return Checkpoint(self.config, model, moments, self.inherited | {
             "stage": STAGE, "cycle": self.rounds.cycle, "ended": self._ended().value, "rounds": self.next, "silent": self.silent,
@@ -271,7 +272,7 @@ class _Session:
 def _together(outcomes: list[Outcome]) -> Outcome:
     """The epochs of one round as one row: sums add, the last gradient norm stands."""
     return Outcome(any(o.applied for o in outcomes), all(o.finite for o in outcomes), outcomes[-1].gradient_norm,
-                   merged([o.report for o in outcomes]))
+                   merged([o.report for o in outcomes]), load_E=load_of(outcomes))
 
 
 def _announce(config: RunConfig, source: TaskSource | None, ledger: Ledger) -> None:

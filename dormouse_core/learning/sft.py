@@ -5,7 +5,6 @@ one on observation bytes (the environment's reply is a free teacher). Expert bal
 Not here: the rows (demonstrations.py), the update (update.py).
 """
 
-import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -29,8 +28,9 @@ from dormouse_core.config.suite import load_suite
 from dormouse_core.learning.batches import TextBatch, epoch_order, text_batch
 from dormouse_core.learning.conversations import read_conversations
 from dormouse_core.learning.demonstrations import SftRow, build_rows
+from dormouse_core.learning.monitor import load_metrics
 from dormouse_core.learning.rows import KEYS, Rows, heldout_side, rendered, to_table
-from dormouse_core.learning.update import Fuse, Pool, TextWork, score_text, update
+from dormouse_core.learning.update import Fuse, Outcome, Pool, TextWork, score_text, update
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.optim.balance import balance
 from dormouse_core.optim.groups import build_optimizer
@@ -155,9 +155,9 @@ def _fit(config: RunConfig, policy: Policy, train: Rows, held: Rows, pool: Pool,
         ledger.count("sft_resumed_at_step", state.step)
     pool.set_weights(policy)
     if resumed is None:
-        _examine(state, pool, examined, math.nan)
+        _examine(state, pool, examined, {})
     order: tuple[int, list[np.ndarray]] = (-1, [])
-    losses: list[float] = []
+    since: list[Outcome] = []
     while state.step < last and state.stale < sft.patience:
         epoch, at = divmod(state.step, per_epoch)
         if order[0] != epoch:
@@ -167,27 +167,28 @@ def _fit(config: RunConfig, policy: Policy, train: Rows, held: Rows, pool: Pool,
         balance(policy, config.policy.lfb_step)
         pool.set_weights(policy)
         state.step += 1
-        losses.append(outcome.report["text_sum"])
+        since.append(outcome)
         if state.step % sft.eval_every == 0 or state.step == last:
-            if _examine(state, pool, examined, sum(losses) / len(losses)):
+            train_loss = sum(o.report["text_sum"] for o in since) / len(since)
+            if _examine(state, pool, examined, {"train": train_loss} | load_metrics(since) | optimizer.expert_counts()):
                 best = copied(policy)
-            losses = []
+            since = []
             moments = optimizer.state() | {_BEST + n: t for n, t in best.items()}
             store.save_resume(key, Checkpoint(config, dict(policy.state_dict()), moments, state.state()), provenance)
         ledger.progress("sft", state.step, last, "steps", heldout=state.curve[-1]["heldout"], best=state.best_loss)
     return SftEnd.PATIENCE if state.stale >= sft.patience else SftEnd.EPOCHS, state, best
 
 
-def _examine(state: Run, pool: Pool, examined: Sequence[TextBatch], train_loss: float) -> bool:
-    """Score the held-out rows and note it. True where it is the best so far (the start counts)."""
+def _examine(state: Run, pool: Pool, examined: Sequence[TextBatch], trained: dict[str, float]) -> bool:
+    """Score the held-out rows and note it beside what was seen of training since the last time. True where it is the best so far (the
+    start counts)."""
     heldout = float(sum(pool.map(score_text, examined)))
     better = heldout < state.best_loss
     if better:
         state.best_loss, state.best_step, state.stale = heldout, state.step, 0
     else:
         state.stale += 1
-    point = {"step": float(state.step), "heldout": heldout}
-    state.curve.append(point if math.isnan(train_loss) else point | {"train": train_loss})
+    state.curve.append({"step": float(state.step), "heldout": heldout} | trained)
     return better
 
 

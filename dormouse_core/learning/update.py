@@ -97,13 +97,15 @@ class Outcome:
     report: dict[str, float] = field(default_factory=dict)
     policy: PolicyConfig | None = None
     """Shape of the policy that was updated, for the counters of its depth arm."""
+    load_E: np.ndarray | None = None
+    """How often each expert was chosen in the micro-batches that count it; None where none does."""
 
 
 def gradient(policy: Policy, work: RlWork | TextWork, reference: Policy | None = None) -> Part:
     """Gradient of one micro-batch. Leaves no trace in the policies it is given. reference: the cycle's base, where there is KL."""
     policy.train()
     policy.refresh()  # the weights decoding made for itself are a copy nobody needs now
-    policy.count_load = isinstance(work, TextWork) and work.count_load
+    policy.count_load = isinstance(work, RlWork) or work.count_load
     load_E = cast(Tensor, policy.load_E)
     kept_E = load_E.clone()
     if isinstance(work, RlWork):
@@ -167,9 +169,12 @@ def update(policy: Policy, optimizer: Optimizer, pool: Pool, works: Sequence[RlW
         optimizer.zero_grad()
         outcome.finite = False
         return outcome
-    loads = [part.load_E for part in parts if part.load_E is not None]
+    loads = [(work, part.load_E) for work, part in zip(works, parts, strict=True) if part.load_E is not None]
     if loads:
-        cast(Tensor, policy.load_E).add_(torch.from_numpy(np.sum(loads, axis=0)))
+        outcome.load_E = np.sum([load_E for _, load_E in loads], axis=0)
+    for work, load_E in loads:
+        if isinstance(work, TextWork):  # what balancing reads; steps of reinforcement learning are counted and never balanced
+            cast(Tensor, policy.load_E).add_(torch.from_numpy(load_E))
     outcome.gradient_norm = optimizer.step()
     optimizer.zero_grad()
     outcome.applied = True
@@ -183,6 +188,12 @@ def merged(reports: Sequence[dict[str, float]]) -> dict[str, float]:
         for name, value in report.items():
             out[name] = max(out[name], value) if name in out and name.endswith("_max") else out.get(name, 0.0) + value
     return out
+
+
+def load_of(outcomes: Sequence[Outcome]) -> np.ndarray | None:
+    """How often each expert was chosen in these updates together; None where none was counted."""
+    counted = [o.load_E for o in outcomes if o.load_E is not None]
+    return np.sum(counted, axis=0) if counted else None
 
 
 class _Sum:

@@ -87,18 +87,22 @@ class Optimizer:
 
     def metrics(self) -> dict[str, float]:
         """Rates of the next step, the monitor of the factors, and how evenly experts were updated. A function of the state."""
+        rates = {f"rate.{name}": value for name, value in self.rates().items()}
+        return rates | {"orthonormality_worst": self.orthonormality().error} | self.expert_counts()
+
+    def expert_counts(self) -> dict[str, float]:
+        """How evenly the experts were updated so far; empty before one was (and where they are frozen)."""
         count_E = self.expert_updates_E.double()
         mean = float(count_E.mean())
-        found = {f"rate.{name}": value for name, value in self.rates().items()} | {"orthonormality_worst": self.orthonormality().error}
-        if mean:
-            found |= {
-                "expert_updates_mean": mean,
-                "expert_updates_min": float(count_E.min()),
-                "expert_updates_max": float(count_E.max()),
-                "expert_updates_cv": float(count_E.std(correction=0)) / mean,
-                "experts_never_updated": float((count_E == 0).sum()),
-            }
-        return found
+        if not mean:
+            return {}
+        return {
+            "expert_updates_mean": mean,
+            "expert_updates_min": float(count_E.min()),
+            "expert_updates_max": float(count_E.max()),
+            "expert_updates_cv": float(count_E.std(correction=0)) / mean,
+            "experts_never_updated": float((count_E == 0).sum()),
+        }
 
     # --- a step
 

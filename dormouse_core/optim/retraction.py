@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dormouse_core.optim.precision import Index, Slot, chunks
+from dormouse_core.optim.precision import CHUNK, Index, Slot, chunks
 
 COEFFICIENTS = (15 / 8, -5 / 4, 3 / 8)
 
@@ -49,8 +49,11 @@ def retract(slot: Slot, live: Index, iterations: int, step: int) -> None:
 
 
 def errors(weight_SMR: Tensor) -> Tensor:
-    """[S]: |W^T W - I|_F / r of each entry, fp32."""
-    w = weight_SMR.float()
+    """[S]: |W^T W - I|_F / r of each entry, fp32, some entries at a time: a large stack has no room for a copy in fp32."""
+    return torch.cat([_errors(part.float()) for part in weight_SMR.split(max(1, CHUNK // weight_SMR[0].numel()))])
+
+
+def _errors(w: Tensor) -> Tensor:
     gram = torch.bmm(w.mT, w)
     gram.diagonal(dim1=-2, dim2=-1).sub_(1)
     return torch.linalg.vector_norm(gram, dim=(-2, -1)) / w.shape[-1]

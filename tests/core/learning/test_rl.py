@@ -102,6 +102,20 @@ def test_every_round_is_a_row_and_before_an_update_trainer_and_sampler_agree(fin
     assert all(r.get("groups_live", 0.0) + r.get("groups_dead", 0.0) == r["groups"] == 4 for r in rows)
 
 
+def test_every_round_says_how_evenly_its_experts_were_chosen_and_updated(finished: tuple[World, Artifact]) -> None:
+    live = [r for r in rows_of(*finished) if r["groups_live"]]
+    assert live and all(r["load_cv"] >= 0 and 0 <= r["load_cold_share"] <= 1 and 0 < r["load_entropy"] <= 1 for r in live)
+    assert any(r["load_cv"] > 0 for r in live) and all(r["load_dead"] in range(PLAIN.policy.n_experts) for r in live)
+    done = [r["expert_updates_mean"] for r in live]
+    assert done == sorted(done) and 0 < done[0] < done[-1] <= PLAIN.rl.rounds * PLAIN.rl.epochs
+
+
+def test_frozen_experts_have_a_load_and_no_updates(world: World) -> None:
+    frozen = config(rl={"rounds": 2, "optimizer": {"experts": {"kind": "frozen"}, "expert_scales": {"kind": "frozen"}}})
+    rows = rows_of(world, world.learn(frozen))
+    assert any("load_cv" in r for r in rows) and not any("expert_updates_mean" in r for r in rows)
+
+
 def test_balancing_is_frozen_in_rl(finished: tuple[World, Artifact]) -> None:
     world, artifact = finished
     before, after = (world.store().read_checkpoint(a).model for a in (world.base, artifact))

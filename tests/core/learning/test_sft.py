@@ -92,6 +92,14 @@ def test_the_checkpoint_names_its_base_its_rows_and_the_share_for_rl(plain: tupl
     assert len(training_rows(table)) == checkpoint.state["rows"] and table.num_rows == len(coin_rows())
 
 
+def test_every_point_of_the_curve_says_how_evenly_experts_were_chosen_and_updated(plain: tuple[Store, Artifact]) -> None:
+    store, artifact = plain
+    start, *points = store.read_checkpoint(artifact).state["curve"]
+    assert not {name for name in start if name.startswith(("load_", "expert"))}, "nothing was trained before the first point"
+    assert all(p["load_cv"] > 0 and 0 <= p["load_cold_share"] < 1 for p in points)
+    assert [p["expert_updates_max"] for p in points] == [p["step"] for p in points], "some expert moved in every step"
+
+
 def test_balancing_moves_in_sft(plain: tuple[Store, Artifact]) -> None:
     store, artifact = plain
     checkpoint = store.read_checkpoint(artifact)
