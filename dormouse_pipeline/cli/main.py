@@ -5,7 +5,7 @@ import sys
 import typer
 
 from dormouse_core.ledger import DormouseError
-from dormouse_pipeline.cli import bench, decode, export, lineage, loop, model, post_train, serve, smoke, tasks, train, ui
+from dormouse_pipeline.cli import bench, decode, export, lineage, loop, model, post_train, serve, short_form, smoke, tasks, train, ui
 
 cli = typer.Typer(
     name="dormouse", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="rich",
@@ -14,6 +14,7 @@ cli.command("loop")(loop.loop)
 cli.command("ui")(ui.ui)
 cli.command("lineage")(lineage.lineage)
 cli.command("train")(train.train)
+post_train.group.callback(invoke_without_command=True)(short_form.short_form)
 cli.add_typer(post_train.group, name="post-train")
 cli.command("smoke")(smoke.smoke)
 cli.add_typer(tasks.group, name="tasks")

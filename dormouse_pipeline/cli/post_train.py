@@ -20,21 +20,29 @@ if TYPE_CHECKING:
     from dormouse_core.artifacts.store import Store
     from dormouse_core.config.run import RunConfig
 
-group = typer.Typer(name="post-train", no_args_is_help=True, help="Single stages on files: SFT, rollouts, verification, RL, evaluation.")
+group = typer.Typer(name="post-train", no_args_is_help=True, help=(
+    "Single stages on files: SFT, rollouts, verification, RL, evaluation. Short form of roll, verify and rl: `dormouse post-train --base "
+    "FILE --rl --env ENV`; it prints the three commands that it is."))
 AGAIN = "The same command goes on where it stopped."
 
 
+HARD: dict[str, Any] = {"verify.jail": "full", "verify.hack_screen.enabled": True}
+"""What `--verifier hard` sets: every layer of the jail or no verdict, and the hack screen on."""
+
+
 class Kind(StrEnum):
-    """Verifier kinds as the command line spells them."""
+    """Verifier kinds as the command line spells them; `hard` is no kind but a way to judge with each."""
 
     EXEC = "exec"
     EXACT = "exact"
     ENVSTEP = "envstep"
     REPO = "repo"
+    HARD = "hard"
 
     @property
-    def stored(self) -> str:
-        return "env_step" if self is Kind.ENVSTEP else self.value
+    def stored(self) -> str | None:
+        """The kind as tasks name it; None where every kind is meant."""
+        return None if self is Kind.HARD else "env_step" if self is Kind.ENVSTEP else self.value
 
 
 class Advantage(StrEnum):
@@ -82,8 +90,10 @@ TasksDir = Annotated[Path | None, _option("--tasks-dir", "Folder of public task 
 Tasks = Annotated[int, typer.Option("--n", help="Tasks; each is played roll.group_size times.", min=1)]
 MaxSteps = Annotated[int | None, _option("--max-steps", "Cap on a task's step limit.", min=1)]
 Temperature = Annotated[float | None, _option("--temp", "Sampling temperature.")]
-OnlyKind = Annotated[Kind | None, _option("--verifier", "Only tasks this verifier judges.")]
-RequireKind = Annotated[Kind | None, _option("--verifier", "Refuse rollouts with tasks of another verifier.")]
+OnlyKind = Annotated[Kind | None, _option("--verifier", "Only tasks this verifier judges. hard: all, with the full jail required and the "
+                                          "hack screen on.")]
+RequireKind = Annotated[Kind | None, _option("--verifier", "Refuse rollouts with tasks of another verifier. hard: any, with the full jail "
+                                             "required and the hack screen on.")]
 Fork = Annotated[bool | None, _option("--fork/--no-fork", "Also roll forks of multi-step episodes, or none.")]
 Report = Annotated[Path | None, _option("--report", "Write the verdict table and the verify report here (JSON).")]
 ForkBudget = Annotated[int | None, _option(
@@ -146,22 +156,53 @@ def roll(base: Base, env: Env, n: Tasks = 16, max_steps: MaxSteps = None, temp: 
          seed: Seed = None, dest: Out = None, store: StorePath = None, json: AsJson = False) -> None:
     """Roll tasks from a checkpoint and store every trajectory. Public sets come from the tasks directory: what is for evaluation only can
     be rolled and judged, and `rl` refuses it."""
-    from dormouse_core.rollouts import stage
+    from dormouse_core.rollouts.stage import RolloutSet
 
     held = chosen_store(store)
     parent = opened(held, base, "checkpoint")
     flags: dict[str, Any] = {"roll.temperature": temp}
     if fork is not None:
         flags |= {"rl.advantage": "fork-replay"} if fork else {"roll.fork_share": 0.0}
-    config = follow(parent, held, preset, sets, seed, flags)
-    tasks = _drawn(held, config, env, n, max_steps, verifier, tasks_dir, json)
-    done = call(held, "post-train roll", stage.run, config, tasks, parent, out=dest, quiet=json, cycle=f"roll-{tasks.identity[:12]}")
-    made = held.read_record(done.artifact, stage.RolloutSet)
+    config = follow(parent, held, preset, sets, seed, hardened(verifier, flags))
+    done = rolled(held, config, parent, drawn(held, config, env, n, max_steps, verifier, tasks_dir, json), dest, json)
+    made = held.read_record(done.artifact, RolloutSet)
     facts = {"trajectories": made.trajectories, "forks": made.forks, "bytes": made.bytes, "shards": len(made.shards)}
     emit(done.as_json() | facts, json, lambda: _print(done, grid("rollouts", ["", "n"], [[k, v] for k, v in facts.items()])))
 
 
-def _drawn(store: "Store", config: "RunConfig", env: str, n: int, max_steps: int | None, verifier: Kind | None, tasks_dir: Path | None,
+def rolled(store: "Store", config: "RunConfig", parent: "Artifact", tasks: "Artifact", dest: Path | None, quiet: bool) -> Done:
+    """The roll stage on stored tasks."""
+    from dormouse_core.rollouts import stage
+
+    return call(store, "post-train roll", stage.run, config, tasks, parent, out=dest, quiet=quiet, cycle=f"roll-{tasks.identity[:12]}")
+
+
+def hardened(kind: Kind | None, flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags of a command under `--verifier hard`, which says what it sets; under another value as they are. Raises DormouseError where
+    a flag asks for the opposite."""
+    if kind is not Kind.HARD:
+        return flags
+    for name, value in HARD.items():
+        if flags.get(name) not in (None, value):
+            raise DormouseError(f"--verifier hard sets {name}={_shown(value)}, and another flag asks for {_shown(flags[name])}: leave one "
+                                "of them out")
+    say("--verifier hard: " + " ".join(f"{name}={_shown(value)}" for name, value in HARD.items()) + " (every layer of the jail or no "
+        "verdict; suspects are set aside)")
+    return flags | HARD
+
+
+def say(line: str) -> None:
+    """A line a person must see, on standard error."""
+    from dormouse_pipeline.cli.progress import Reporter
+
+    Reporter().loud(line)
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def drawn(store: "Store", config: "RunConfig", env: str, n: int, max_steps: int | None, verifier: Kind | None, tasks_dir: Path | None,
            quiet: bool) -> "Artifact":
     """The tasks of a spec, stored. Suites of asserts become cases, so that what judges them stays out of the jail."""
     from dormouse_core.admission.asserts import convert
@@ -194,12 +235,11 @@ def verify(traj: Traj, verifier: RequireKind = None, report: Report = None, fork
     held = chosen_store(store)
     named = opened(held, traj, "rollouts", "verdicts")
     rollouts = named if named.kind.value == "rollouts" else _parent(held, named, "rollouts")
-    tasks = _tasks_of(held, rollouts)
-    config = _config_of_policy(held, rollouts, preset, sets, {
-        "verify.fork_budget": fork_budget, "verify.hack_screen.enabled": hack_screen and hack_screen is Switch.ON})
-    if verifier:
-        _require_kind(held, tasks, verifier)
-    done = _judge(held, config, rollouts, tasks, dest, json)
+    tasks = tasks_of(held, rollouts)
+    config = config_of_policy(held, rollouts, preset, sets, hardened(verifier, {
+        "verify.fork_budget": fork_budget, "verify.hack_screen.enabled": hack_screen and hack_screen is Switch.ON}))
+    require_kind(held, tasks, verifier)
+    done = judge(held, config, rollouts, tasks, dest, json)
     rows = verdict_rows(held, done.artifact)
     before = list(load(held, named).values()) if named is not rollouts else None
     told = verify_report(list(load(held, done.artifact).values()), done.ledger.counters(), done.ledger.seconds["judge"], config.verify,
@@ -220,8 +260,6 @@ def rl(base: Base, traj: Traj, adv: Adv = None, clip: Clip = None, kl: Kl = None
        consolidate: ConsolidateOption = None, preset: Preset = None, sets: Sets = [], seed: Seed = None,  # noqa: B006
        dest: Out = None, store: StorePath = None, json: AsJson = False) -> None:
     """Learn from judged trajectories, then from further rounds rolled and judged from the weights as they change."""
-    from dormouse_core.learning import rl as stage
-
     held = chosen_store(store)
     parent = opened(held, base, "checkpoint")
     config = follow(parent, held, preset, sets, seed, {
@@ -229,13 +267,24 @@ def rl(base: Base, traj: Traj, adv: Adv = None, clip: Clip = None, kl: Kl = None
         "rl.clip": clip, "rl.kl": kl, "rl.optimizer.lr": lr, "rl.rounds": rounds})
     named = opened(held, traj, "rollouts", "verdicts")
     rollouts = named if named.kind.value == "rollouts" else _parent(held, named, "rollouts")
-    tasks = _tasks_of(held, rollouts)
-    verdicts = named if named.kind.value == "verdicts" else _judge(held, config, rollouts, tasks, None, json).artifact
-    done = call(held, "post-train rl", stage.run, config, parent, rollouts, verdicts, tasks, out=dest, quiet=json,
-                source=_source(config, rollouts, tasks, held))
-    state = held.read_checkpoint(done.artifact).state
+    verdicts = named if named.kind.value == "verdicts" else judge(held, config, rollouts, tasks_of(held, rollouts), None, json).artifact
+    show_learned(held, learned(held, config, parent, rollouts, verdicts, dest, json), json)
+
+
+def learned(store: "Store", config: "RunConfig", parent: "Artifact", rollouts: "Artifact", verdicts: "Artifact", dest: Path | None,
+            quiet: bool) -> Done:
+    """The RL stage on judged rollouts; further rounds draw from the cells the stored one was drawn from."""
+    from dormouse_core.learning import rl as stage
+
+    tasks = tasks_of(store, rollouts)
+    return call(store, "post-train rl", stage.run, config, parent, rollouts, verdicts, tasks, out=dest, quiet=quiet,
+                source=_source(config, rollouts, tasks, store))
+
+
+def show_learned(store: "Store", done: Done, json: bool, **more: Any) -> None:
+    state = store.read_checkpoint(done.artifact).state
     shown = {k: v for k, v in state.items() if isinstance(v, int | float | str)}
-    emit(done.as_json() | shown, json, lambda: _print(done, grid("RL", ["", ""], [[k, v] for k, v in shown.items()])))
+    emit(done.as_json() | shown | more, json, lambda: _print(done, grid("RL", ["", ""], [[k, v] for k, v in shown.items()])))
 
 
 @group.command("eval")
@@ -282,11 +331,11 @@ def _parent(store: "Store", artifact: "Artifact", role: str) -> "Artifact":
     return found
 
 
-def _tasks_of(store: "Store", rollouts: "Artifact") -> "Artifact":
+def tasks_of(store: "Store", rollouts: "Artifact") -> "Artifact":
     return _parent(store, rollouts, "tasks")
 
 
-def _config_of_policy(store: "Store", rollouts: "Artifact", preset: str | None, sets: list[str],
+def config_of_policy(store: "Store", rollouts: "Artifact", preset: str | None, sets: list[str],
                       flags: dict[str, Any] | None = None) -> "RunConfig":
     """The configuration of the weights that sampled the rollouts, or a preset's."""
     from dormouse_pipeline.cli.options import resolved
@@ -294,7 +343,9 @@ def _config_of_policy(store: "Store", rollouts: "Artifact", preset: str | None, 
     return resolved(preset, sets, None, flags) if preset else follow(_parent(store, rollouts, "policy"), store, None, sets, None, flags)
 
 
-def _require_kind(store: "Store", tasks: "Artifact", kind: Kind) -> None:
+def require_kind(store: "Store", tasks: "Artifact", kind: Kind | None) -> None:
+    if kind is None or kind.stored is None:
+        return
     others = Counter(v for v in store.read_table(tasks)["verifier"].to_pylist() if v != kind.stored)
     if others:
         named = ", ".join(f"{k} ({n})" for k, n in others.items())
@@ -302,7 +353,7 @@ def _require_kind(store: "Store", tasks: "Artifact", kind: Kind) -> None:
                             "verifier, or roll with --verifier")
 
 
-def _judge(store: "Store", config: "RunConfig", rollouts: "Artifact", tasks: "Artifact", dest: Path | None, quiet: bool) -> Done:
+def judge(store: "Store", config: "RunConfig", rollouts: "Artifact", tasks: "Artifact", dest: Path | None, quiet: bool) -> Done:
     from dormouse_core.rollouts import verify as stage
 
     return call(store, "post-train verify", stage.run, config, rollouts, tasks, out=dest, quiet=quiet)

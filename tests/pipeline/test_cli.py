@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -165,6 +166,31 @@ def test_stage_commands_on_files_go_from_a_base_to_a_scored_checkpoint(line: Lin
     assert code == 0 and json.loads(said)["rounds"] == 2
     code, said, _ = call("post-train", "eval", "--base", learned, "--set", "eval.tasks_per_pool=8", "--json", *store)
     assert code in (0, 1) and {s["split"] for s in json.loads(said)["report"]["splits"]} == {"fresh", "frozen"}
+
+
+def test_the_short_form_is_the_three_commands_it_prints(line: Line, tmp_path: Path) -> None:
+    """Run as printed, in a store of their own, they give the same checkpoint."""
+    base = tmp_path / "sft.bin"
+    base.write_bytes(Path(checkpoint(line)).read_bytes())
+    short, long = str(tmp_path / "short"), str(tmp_path / "long")
+    code, said, error = call("post-train", "--base", str(base), "--rl", "--env", "code", "--n", "2", "--verifier", "hard", "--rounds", "2",
+                             "--set", "rl.consolidation=off", "--seed", "5", "--out", str(tmp_path / "rl.bin"), "--store", short, "--json")
+    told = json.loads(said)
+    assert code == 0 and told["rounds"] == 2 and (tmp_path / "rl.bin").is_file()
+    assert "! --verifier hard: verify.jail=full verify.hack_screen.enabled=true" in flat(error)
+    assert [line in flat(error) for line in told["commands"]] == [True] * 3
+    for command in told["commands"]:
+        code, again, _ = call(*shlex.split(command.replace(short, long))[1:], "--json")
+        assert code == 0
+    assert json.loads(again)["identity"] == told["identity"]
+
+
+@pytest.mark.parametrize(("arguments", "why"), [
+    (("--rl", "--env", "code"), "--base FILE --rl --env ENV"), (("--base", "x.bin", "--env", "code"), "--base FILE --rl --env ENV"),
+    (("--base", "x.bin", "--rl", "--env", "code", "roll"), "options of the short form stand before `roll`")])
+def test_a_short_form_that_lacks_something_says_what_it_is(arguments: tuple[str, ...], why: str) -> None:
+    code, said, error = call("post-train", *arguments)
+    assert code == 1 and why in flat(error) and not said
 
 
 def test_show_mask_marks_assistant_bytes_alone(line: Line) -> None:

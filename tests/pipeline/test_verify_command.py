@@ -17,6 +17,7 @@ from dormouse_core.envs.registry import start
 from dormouse_core.rollouts.shards import ShardHead, write_shard
 from dormouse_core.rollouts.stage import RolloutSet
 from dormouse_core.rollouts.trajectory import Start, Step, Trajectory
+from dormouse_core.sandbox import limits
 from dormouse_core.tasks.registry import draw
 from dormouse_core.tasks.store import KEYS, tasks_to_table
 from dormouse_core.tasks.task import Split, Task
@@ -92,6 +93,28 @@ def test_an_episode_that_does_not_repeat_itself_ends_the_command_with_one_behind
                           "--store", rolled[1])
     assert code == 1 and "1 of 6 re-executed episodes do not repeat themselves" in flat(error)
     assert json.loads(report.read_text())["report"]["replay_differences"] == 1
+
+
+def test_hard_requires_the_full_jail_and_turns_the_screen_on_and_says_so(rolled: tuple[str, str], tmp_path: Path) -> None:
+    report = tmp_path / "v.json"
+    common = ("post-train", "verify", "--traj", rolled[0], "--preset", "tiny", "--store", rolled[1], "--verifier", "hard")
+    code, _, error = call(*common, "--report", str(report), "--json")
+    assert code == 0 and "! --verifier hard: verify.jail=full verify.hack_screen.enabled=true" in flat(error)
+    told = json.loads(report.read_text())["report"]
+    assert told["hack_screen"] == "on" and {"seccomp", "landlock7", "pidns"} <= set(told["layers"]), "this machine has the full jail"
+    code, _, error = call(*common, "--hack-screen", "off")
+    assert code == 1 and "sets verify.hack_screen.enabled=true, and another flag asks for false" in flat(error)
+
+
+def test_hard_gives_no_verdict_on_a_program_where_a_layer_is_missing(rolled: tuple[str, str], tmp_path: Path,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = limits.stand
+    monkeypatch.setattr(limits, "stand", lambda told, mode, without, why: honest(told, mode, without, "EPERM, for the test"))
+    common = ("post-train", "verify", "--traj", rolled[0], "--preset", "tiny", "--store", rolled[1], "--json")
+    rows = (((), {"pass", "unparseable"}, "no namespaces here"), (("--verifier", "hard"), {"verifier_error"}, "full jail was asked"))
+    for more, wanted, loud in rows:
+        code, said, error = call(*common, *more)
+        assert {r["class"] for r in json.loads(said)["rows"] if r["verifier"] == "exec"} == wanted and loud in flat(error), (code, error)
 
 
 def test_a_kind_that_is_not_there_is_refused_and_repo_is_a_kind(rolled: tuple[str, str]) -> None:
