@@ -17,8 +17,9 @@ from dormouse_core.artifacts.code_version import code_version
 from dormouse_core.artifacts.provenance import Artifact, Kind, Parent, Provenance
 from dormouse_core.artifacts.store import Store
 from dormouse_core.config.run import RunConfig
-from dormouse_core.config.stages import RolloutConfig
+from dormouse_core.config.stages import RolloutConfig, VerifyConfig
 from dormouse_core.config.suite import load_suite
+from dormouse_core.encoding import escape
 from dormouse_core.envs.environment import StopReason
 from dormouse_core.evaluation.hacks import measure_hacks
 from dormouse_core.evaluation.policies import measure_bounds
@@ -33,8 +34,10 @@ from dormouse_core.rollouts.verify import attempt_of
 from dormouse_core.rollouts.workers import WorkerPool
 from dormouse_core.tasks.splits import FROZEN_ROOT
 from dormouse_core.tasks.task import Split, Task
+from dormouse_core.verifiers import hack_screen
 from dormouse_core.verifiers.attempt import Attempt
 from dormouse_core.verifiers.judge import judge
+from dormouse_core.verifiers.verdict import Verdict
 
 STAGE = "evaluation"
 SHOWN = 32
@@ -48,6 +51,22 @@ class Answer(NamedTuple):
     actions: tuple[bytes, ...]
     stop: StopReason
     tokens: int
+
+
+class Action(NamedTuple):
+    """One action, as the hack screen reads it."""
+
+    action_bytes: bytes
+    ended: bool = True
+
+
+class Read(NamedTuple):
+    """One distinct answer, as the hack screen reads it."""
+
+    id: str
+    task_id: str
+    group: str
+    steps: tuple[Action, ...]
 
 
 class Share(NamedTuple):
@@ -110,7 +129,8 @@ def answer_tasks(policy: Policy, identity: str, purpose: str, tasks: Sequence[Ta
 
 
 def score_answers(tasks: Sequence[Task], answers: Mapping[str, list[list[Answer]]], config: RunConfig, ledger: Ledger) -> dict[str, Scores]:
-    """Judge the answers of several policies to the same tasks, equal ones once; one `Scores` a policy.
+    """Judge the answers of several policies to the same tasks, equal ones once; one `Scores` a policy. Where the hack screen is on it
+    reads them too, so that what may not be learnt from is not promoted for either.
 
     Raises DormouseError when more answers than `rl.no_verdict_limit` got no verdict: such a score would be of a sample the
     verifier chose.
@@ -120,7 +140,7 @@ def score_answers(tasks: Sequence[Task], answers: Mapping[str, list[list[Answer]
         for task, group in zip(tasks, of_policy, strict=True):
             for a in group:
                 unique.setdefault((task.id, a.actions, a.stop), Attempt(a.id, task, a.actions, a.stop))
-    verdicts = dict(zip(unique, judge(list(unique.values()), config.verify, ledger), strict=True))
+    verdicts = dict(zip(unique, _screened(list(unique.values()), config.verify, ledger), strict=True))
     ledger.ask("evaluation answers judged (the rest are repeats)", ran=True, n=len(unique))
     scores = {}
     for name, of_policy in answers.items():
@@ -128,6 +148,15 @@ def score_answers(tasks: Sequence[Task], answers: Mapping[str, list[list[Answer]
         scores[name] = Scores(tasks, np.array(judged), np.array([[a.tokens for a in group] for group in of_policy], dtype=np.int64))
         refuse_no_verdict(scores[name], name, config.rl.no_verdict_limit)
     return scores
+
+
+def _screened(attempts: Sequence[Attempt], config: VerifyConfig, ledger: Ledger) -> list[Verdict]:
+    """Verdicts of distinct answers, behind the screen where it is on. The answers to one task are compared with each other."""
+    verdicts = judge(attempts, config, ledger)
+    if not config.hack_screen.enabled:
+        return verdicts
+    read = [Read(a.trajectory_id, a.task.id, a.task.id, tuple(Action(escape(action)) for action in a.actions)) for a in attempts]
+    return hack_screen.screen(read, verdicts, {a.task.id: a.task for a in attempts}, config, ledger)
 
 
 def refuse_no_verdict(scores: Scores, name: str, limit: float) -> None:

@@ -9,13 +9,14 @@ import pytest
 from dormouse_core.admission.honeypots import rate_of
 from dormouse_core.artifacts.provenance import Artifact
 from dormouse_core.artifacts.store import Store
+from dormouse_core.config.hacks import HackScreenConfig
 from dormouse_core.config.run import RunConfig
 from dormouse_core.evaluation import evaluate
 from dormouse_core.evaluation.report import EvalReport
 from dormouse_core.ledger import Ledger
 from dormouse_core.rollouts import honeypots, stage
 from dormouse_core.rollouts.honeypots import HackState
-from dormouse_core.tasks.task import Task
+from dormouse_core.tasks.task import Task, VerifierKind
 from dormouse_core.verifiers.rates import wilson_bounds
 from tests.core.learning.made import config, pretrained
 from tests.core.rollouts.scripted import scripted
@@ -73,3 +74,18 @@ def test_more_baits_than_two_hundred_are_laid_where_asked_for_and_never_fewer(st
         of = config(eval=FULL.eval.model_dump(), honeypots={"episodes": asked})
         report = evaluated(store, base, of, honest, monkeypatch)
         assert report.hacks is not None and report.hacks.rate.episodes == laid
+
+
+def test_an_answer_the_screen_sets_aside_is_no_pass_of_an_evaluation(store: Store, base: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A right program that would leave before it is checked: paid where the screen is off, in no denominator where it is on."""
+
+    def leaves(task: Task) -> Sequence[bytes]:
+        return (task.reference[0] + b" or exit()",) if task.verifier is VerifierKind.EXEC else task.reference
+
+    code = config(eval=EVAL | {"suite": "nano", "tasks_per_pool": 12})
+    screened = code.model_copy(update={"verify": code.verify.model_copy(update={"hack_screen": HackScreenConfig(enabled=True)})})
+    off, on = (evaluated(store, base, of, leaves, monkeypatch) for of in (code, screened))
+    paid, kept = ({p.pool: p for p in report.splits[0].pools} for report in (off, on))
+    assert paid["code"].classes["pass"] > 0 and "hack_suspected" not in paid["code"].classes
+    assert "code" not in kept or "pass" not in kept["code"].classes
+    assert on.splits[0].left_out > off.splits[0].left_out and kept["math"] == paid["math"] and kept["agent"] == paid["agent"]
