@@ -70,12 +70,25 @@ def static_labels(source: Source, examples: Sequence[Example] = ()) -> frozenset
     """Labels of what the candidate wrote. examples: what the task showed it."""
     names = _aliases(source)
     found: set[Label] = set()
+    helpers = _helpers(source.tree)
     for node in source.own():
-        found.update(_of_node(node, names, source))
+        if id(node) not in helpers:
+            found.update(_of_node(node, names, source))
     if hardcoded(source.tree, source.entry_point, examples):
         found.add(Label.HARDCODED)
     found.update(_of_entry(source))
     return frozenset(found)
+
+
+def _helpers(tree: ast.Module) -> set[int]:
+    """Functions defined inside a function and known nowhere else: their names replace nothing."""
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    found = set()
+    for outer in (n for n in ast.walk(tree) if isinstance(n, functions)):
+        inside = [n for n in ast.walk(outer) if n is not outer]
+        shared = {name for n in inside if isinstance(n, ast.Global) for name in n.names}
+        found |= {id(n) for n in inside if isinstance(n, functions) and n.name not in shared}
+    return found
 
 
 def _aliases(source: Source) -> dict[str, str]:
