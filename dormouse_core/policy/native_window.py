@@ -172,6 +172,7 @@ def _differs(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: Tenso
     return wrong
 
 
+@torch.inference_mode(False)
 @torch.enable_grad()
 def _probed(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: Tensor, seed: int, compiled: bool) -> tuple[Tensor, ...]:
     """(chosen experts, h, state, gradients of all inputs and weights) of one iteration of either form."""
@@ -180,7 +181,7 @@ def _probed(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: Tensor
     shapes = [(batch, length, d), (n, controller_width(config)), (n, d), (n, d), (batch, config.n_heads, config.head_dim, config.head_dim)]
     h, start, key, value, state = inputs = [torch.randn(shape, generator=rng).requires_grad_() for shape in shapes]
     read = (fused.w_in_XD, fused.w_decay_DK, fused.b_decay_D, fused.w_out_DX, fused.shared_v_FR, fused.shared_u_FR, *fused.factors[:2])
-    w_in, w_decay, b_decay, w_out, shared_v, shared_u, up, down = weights = [w.detach().requires_grad_() for w in read]
+    w_in, w_decay, b_decay, w_out, shared_v, shared_u, up, down = weights = [w.detach().clone().requires_grad_() for w in read]
     fused = fused._replace(w_in_XD=w_in, w_decay_DK=w_decay, b_decay_D=b_decay, w_out_DX=w_out, shared_v_FR=shared_v, shared_u_FR=shared_u,
                            factors=fused.factors._replace(up_v_EFR=up, down_u_EFR=down))
     memory = Memory(key, value)
