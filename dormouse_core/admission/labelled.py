@@ -115,6 +115,22 @@ def humanevalfix(tasks_dir: Path) -> Iterator[Labelled]:
         yield Labelled("humanevalfix buggy", _attempt(f"{row['id']}/buggy", task, row["buggy"]), False)
 
 
+def humanevalfix_traps(tasks_dir: Path) -> Iterator[Labelled]:
+    """Buggy programs that pass every visible test they have: what hidden tests are for. Which they are is found by running them."""
+    rows = _rows(tasks_dir, "humanevalfix/tasks")
+    suites = [{"entry_point": row["entry_point"], "test_src": row["example_test_src"]} for row in rows]
+    shown = [_task(VerifierKind.EXEC, "humanevalfix_shown", row["id"], suite, row["reference"])
+             for row, suite in zip(rows, suites, strict=True)]
+    quiet = Ledger()
+    with Runners(VerifyConfig(), quiet) as runners:
+        tasks = convert(shown, runners, quiet)
+        verdicts = judge([_attempt(t.source, t, row["buggy"]) for t, row in zip(tasks, rows, strict=True)], VerifyConfig(), quiet, runners)
+    for row, verdict in zip(rows, verdicts, strict=True):
+        if verdict.verdict is VerdictClass.PASS and "assert" in row["example_test_src"]:
+            hidden = _task(VerifierKind.EXEC, "humanevalfix", row["id"], _suite(row), row["reference"])
+            yield Labelled("humanevalfix buggy, visible tests pass", _attempt(f"{row['id']}/trap", hidden, row["buggy"]), False)
+
+
 def cruxeval(tasks_dir: Path) -> Iterator[Labelled]:
     tasks = {}
     for row in _rows(tasks_dir, "cruxeval/tasks"):
@@ -167,8 +183,8 @@ def reasoning_gym(tasks_dir: Path) -> Iterator[Labelled]:
 
 
 SETS: dict[str, Callable[[Path], Iterator[Labelled]]] = {
-    "mbpp": mbpp, "humaneval": humaneval, "humanevalfix": humanevalfix, "cruxeval": cruxeval, "gsm8k": gsm8k,
-    "reasoning_gym": reasoning_gym}
+    "mbpp": mbpp, "humaneval": humaneval, "humanevalfix": humanevalfix, "humanevalfix_traps": humanevalfix_traps, "cruxeval": cruxeval,
+    "gsm8k": gsm8k, "reasoning_gym": reasoning_gym}
 
 
 def truth_table(labelled: Sequence[Labelled], config: VerifyConfig, ledger: Ledger) -> list[TableRow]:

