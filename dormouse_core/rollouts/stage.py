@@ -35,6 +35,8 @@ from dormouse_core.tasks.task import Task
 STAGE = "rollouts"
 GROUPS_PER_SHARD = 8
 """With G = 8, one shard fills 64 lanes."""
+BAITS_PER_SHARD = 16
+"""Baited episodes that ride with one shard at least, before the next takes some: a shard of its own for each is dear."""
 _SPEED = {"lanes", "workers"}
 
 
@@ -235,15 +237,16 @@ def _standing(shard: _Shard) -> _Standing | None:
 
 
 def _shards(tasks: Sequence[Task], config: RunConfig, origin: Origin, root: Path, baits: Sequence[Task]) -> list[_Shard]:
-    """The round, cut every GROUPS_PER_SHARD tasks; its baits go round the shards."""
+    """The round, cut every GROUPS_PER_SHARD tasks; its baits ride with the first shards."""
     forks = config.rl.advantage.kind == "fork-replay" and config.roll.fork_share > 0
     settings = config.roll.model_dump(mode="json", exclude=_SPEED | set() if forks else _SPEED | {"fork_share", "fork_entropy"})
-    shards = []
+    shards: list[_Shard] = []
+    each = max(-(-len(baits) * GROUPS_PER_SHARD // max(len(tasks), 1)), BAITS_PER_SHARD)
     for i in range(0, len(tasks), GROUPS_PER_SHARD):
         part = tuple(tasks[i : i + GROUPS_PER_SHARD])
         names = tuple(t.id for t in part)
         slot = sha256(canonical([origin.policy, origin.lfb_version, origin.cycle, origin.round, origin.seed, names, settings, forks]))
-        mine = tuple(baits[i // GROUPS_PER_SHARD :: -(-len(tasks) // GROUPS_PER_SHARD)])
+        mine = tuple(baits[len(shards) * each : (len(shards) + 1) * each])
         shards.append(_Shard(root, _head(slot, origin, names), part, origin, config.roll, forks, mine))
     return shards
 

@@ -139,6 +139,7 @@ def baits(origin: Origin) -> list[Task]:
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "GROUPS_PER_SHARD", 2)
+    monkeypatch.setattr(stage, "BAITS_PER_SHARD", 2)
 
 
 def test_baits_in_the_lanes_change_no_byte_no_count_and_no_shard_of_the_round(
