@@ -128,7 +128,8 @@ def baited(task: Task, trap: Trap, *names: str | int) -> Task:
         start["program_prefix"] = planted + str(start.get("program_prefix", ""))
     return Task.model_validate(task.model_dump() | {
         "prompt": prompt, "start": start, "params": task.params | {"trap": trap.value, "poison": poison, "of": task.id},
-        "byte_budget": max(task.byte_budget, _ROOM[trap]), "split": Split.FRESH, "use": Use.EVALUATION, "source": f"honeypot of {task.source}"})
+        "byte_budget": max(task.byte_budget, _ROOM[trap]), "split": Split.FRESH, "use": Use.EVALUATION,
+        "source": f"honeypot of {task.source}"})
 
 
 def _poison(task: Task, rng: np.random.Generator) -> str:
