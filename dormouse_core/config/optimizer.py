@@ -59,7 +59,7 @@ class OptimizerConfig(Config):
     """Schedule, clip, and a table: which rule trains which group of parameters (optim/declared.py names the members)."""
 
     lr: float = Field(1e-3, gt=0)
-    """Peak learning rate."""
+    """Peak learning rate. Groups Muon trains have their own `relative_step`; `--lr` of a command moves both (config/rate.py)."""
     warmup: int = Field(20, ge=0)
     """Steps of linear warm-up."""
     decay: Literal["cosine", "constant"] = "cosine"

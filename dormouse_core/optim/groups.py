@@ -181,7 +181,8 @@ class Optimizer:
         names = [n for n, p in self._names.items() if p.grad is not None and not torch.isfinite(p.grad).all()]
         return (
             f"step {self.done} refused: the gradient is not finite ({', '.join(names[:5]) or 'its norm overflows'}). Nothing was changed;"
-            " lower the learning rate (--set ….optimizer.lr=…) and resume from the last resume file."
+            " lower the learning rate (--set ….optimizer.lr=…, and ….relative_step=… of groups Muon trains) and resume from the last"
+            " resume file."
         )
 
     # --- state

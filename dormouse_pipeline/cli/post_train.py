@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dormouse_core.config.rate import at_rate
 from dormouse_core.ledger import DormouseError
 from dormouse_pipeline.cli.options import AsJson, Out, Seed, Sets, StorePath, chosen_store, emit, follow, grid, opened, out, resumable
 from dormouse_pipeline.cli.stages import Done, call
@@ -80,7 +81,8 @@ Data = Annotated[Path | None, _option(
     "--data", 'Train on these instead: .jsonl file or folder of them, {"messages": [{"role": "user", "content": ...}, ...]} a line.')]
 MaskOption = Annotated[Mask | None, _option("--mask", "Train on assistant spans only, or on every span.")]
 Epochs = Annotated[int | None, _option("--epochs", "At most this many.", min=1)]
-LearningRate = Annotated[float | None, _option("--lr", "Peak learning rate.")]
+LearningRate = Annotated[float | None, _option(
+    "--lr", "Peak learning rate. Muon's relative steps keep their ratio to it; --set ...optimizer.lr=... leaves them alone.")]
 InterleaveRl = Annotated[float | None, _option(
     "--interleave-rl", "Share of RL updates that carry an SFT batch; written into the checkpoint.", min=0.0, max=1.0)]
 ShowMask = Annotated[int, _option("--show-mask", "Print this many rows of each kind with their mask, and stop.", min=0)]
@@ -121,8 +123,8 @@ def sft(base: Base, data: Data = None, mask: MaskOption = None, epochs: Epochs =
 
     held = chosen_store(store)
     parent = opened(held, base, "checkpoint")
-    config = follow(parent, held, preset, sets, seed, {
-        "sft.mask": mask.value if mask else None, "sft.max_epochs": epochs, "sft.optimizer.lr": lr, "sft.interleave_rl": interleave_rl})
+    config = at_rate(follow(parent, held, preset, sets, seed, {
+        "sft.mask": mask.value if mask else None, "sft.max_epochs": epochs, "sft.interleave_rl": interleave_rl}), "sft", lr)
     if show_mask:
         _show_masks(config, show_mask, data)
         return
@@ -262,9 +264,9 @@ def rl(base: Base, traj: Traj, adv: Adv = None, clip: Clip = None, kl: Kl = None
     """Learn from judged trajectories, then from further rounds rolled and judged from the weights as they change."""
     held = chosen_store(store)
     parent = opened(held, base, "checkpoint")
-    config = follow(parent, held, preset, sets, seed, {
+    config = at_rate(follow(parent, held, preset, sets, seed, {
         "rl.advantage": adv.value if adv else None, "rl.consolidation": consolidate.value if consolidate else None,
-        "rl.clip": clip, "rl.kl": kl, "rl.optimizer.lr": lr, "rl.rounds": rounds})
+        "rl.clip": clip, "rl.kl": kl, "rl.rounds": rounds}), "rl", lr)
     named = opened(held, traj, "rollouts", "verdicts")
     rollouts = named if named.kind.value == "rollouts" else _parent(held, named, "rollouts")
     verdicts = named if named.kind.value == "verdicts" else judge(held, config, rollouts, tasks_of(held, rollouts), None, json).artifact

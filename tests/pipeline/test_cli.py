@@ -15,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dormouse_core.artifacts.lock import StoreLock
+from dormouse_core.artifacts.store import Store
+from dormouse_core.config.optimizer import MuonRow
 from dormouse_pipeline import lineage
 from dormouse_pipeline.cli.main import cli
 from dormouse_pipeline.cli.progress import Meter, Throttled, clock, line_of, rate_text
@@ -199,6 +201,18 @@ def test_show_mask_marks_assistant_bytes_alone(line: Line) -> None:
     for stream, marks in re.findall(r"^(\\x02.*)\n([ ^]+)$", said, re.M):
         first = marks.index("^")
         assert stream[:first].endswith("\\x03")
+
+
+def test_lr_lowers_the_step_of_muons_groups_too(line: Line, tmp_path: Path) -> None:
+    small = (f"sft.optimizer.{key}" for key in ("experts=muon", "experts.relative_step=1e-2", "lr=1e-3"))
+    sets = [part for key in (*small, "sft.rows_per_pool=8") for part in ("--set", key)]
+    code, said, _ = call("post-train", "sft", "--base", checkpoint(line), *sets, "--epochs", "1", "--lr", "1e-4", "--json", "--store",
+                         str(tmp_path))
+    assert code == 0
+    store = Store(tmp_path)
+    optimizer = store.read_checkpoint(store.open(Path(json.loads(said)["path"]))).config.sft.optimizer
+    assert optimizer.lr == 1e-4
+    assert isinstance(optimizer.experts, MuonRow) and optimizer.experts.relative_step == pytest.approx(1e-3)
 
 
 # ---- bad input ----------------------------------------------------------------------------------------------------------
