@@ -29,4 +29,5 @@ def planted(store: Store, config: RunConfig, answer: bytes = TAKES_GLOBALS, task
     prompts = [p + tail for p in asked for tail in tails]
     rows = [SftRow((Span(Role.PROMPT, p), Span(Role.ASSISTANT, answer)), RowKind.EXPERT, Pool.CODE, "planted", str(i))
             for i, p in enumerate(prompts)]
-    return sft.run(config, pretrained(store, config), store=store, ledger=Ledger(), rows=rows)
+    quick = config.model_copy(update={"sft": config.sft.model_copy(update={"batch": 64, "max_epochs": 40, "eval_every": 40})})
+    return sft.run(quick, pretrained(store, quick), store=store, ledger=Ledger(), rows=rows)
