@@ -25,11 +25,11 @@ def _task(name: str, prompt: str, entry_point: str, cases: list[dict[str, Any]],
 
 
 _POLYNOMIALS = ((-6, 11, -6, 1), (0, -9, 0, 1), (2, 4), (-15, 23, -9, 1), (-6, -5, 2, 1), (0, 20, -9, 1), (-12, 4, 3, -1), (9, -3),
-                (24, -10, -3, 1), (30, -31, 0, 1), (-28, 12, 3, -1))
+                (24, -10, -3, 1), (30, -31, 0, 1), (-28, 12, 3, -1), (35, 5), (5, 1, 5, 1))
 _ROOT_CHECKER = """
 def check(args, value):
     coefficients, = args
-    if abs(value) > 1e6:
+    if len(coefficients) % 2 or not coefficients[-1] or abs(value) > 1e6:
         return False
     return abs(sum(c * value**i for i, c in enumerate(coefficients))) < 1e-4
 """
@@ -38,9 +38,10 @@ def poly(c, x):
     return sum(k * x**i for i, k in enumerate(c))
 def root(c):
     low, high = {low}, {high}
-    while not poly(c, low) * poly(c, high) <= 0:
-        low, high = {grow}
-    for _ in range(200):
+    for _ in range(50):
+        if poly(c, low) * poly(c, high) > 0:
+            low, high = {grow}
+    for _ in range(90):
         middle = (low + high) / 2
         if poly(c, low) * poly(c, middle) <= 0:
             high = middle
@@ -53,15 +54,16 @@ _EXACT = """def root(c):
     return {0}(n / 2 for n in range(-40, 41) if p(n / 2) == 0){1}
 """
 _ROOT_RIGHT = (
-    _BISECT.format(low="-1.0", high="1.0", grow="low * 2, high * 2"), _BISECT.format(low="0.3", high="0.4", grow="low - 0.1, high + 0.1"),
+    _BISECT.format(low="-1.0", high="1.0", grow="low * 2, high * 2"),
+    _BISECT.format(low="0.3", high="0.4", grow="2 * low - high, 2 * high - low"),
     _EXACT.format("max", ""), _EXACT.format("min", " + 1e-9"))
 _ROOT_WRONG = (
     "def root(c):\n    return 0.0\n", "def root(c):\n    return float('nan')\n", "def root(c):\n    return 1\n",
     "def root(c):\n    return -c[0] / c[1]\n", _EXACT.format("str(max", ")"), _EXACT.format("max", " + 1e-3"),
     "def root(c):\n    return complex(1, 0)\n", "def root(c):\n    c[:] = [0] * len(c)\n    return 5.0\n")
 ROOT = Several(
-    _task("root", "root(c): a real x with c[0] + c[1]*x + c[2]*x**2 + ... = 0, any of them", "root",
-          [{"args": repr((list(c),))} for c in _POLYNOMIALS], _ROOT_RIGHT,
+    _task("root", "root(c): a real x with c[0] + c[1]*x + c[2]*x**2 + ... = 0, any of them; the degree is odd", "root",
+          [{"args": repr((list(c),))} for c in _POLYNOMIALS], _ROOT_RIGHT[:2],
           checker={"program": _ROOT_CHECKER, "accepts": "int | float"}),
     _ROOT_RIGHT, _ROOT_WRONG)
 
