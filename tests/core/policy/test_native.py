@@ -1,6 +1,5 @@
 """Native decoding: torch's numbers, the same bits for a row in every batch, and torch in its place wherever it cannot run."""
 
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -9,33 +8,16 @@ from torch import Tensor
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.config.resolve import resolve
 from dormouse_core.kernels import dispatch
-from dormouse_core.kernels.native.build import Unavailable, library
+from dormouse_core.kernels.native.build import Unavailable
 from dormouse_core.policy import native
 from dormouse_core.policy.model import Policy, build_policy
 from tests.core.policy.made import some_bytes
 
+pytestmark = pytest.mark.usefixtures("unproven")
 TINY = resolve("tiny").policy
 ODD = PolicyConfig(d_model=128, n_heads=2, head_dim=64, max_iter=3, n_experts=5, rank=3, d_ffn=80, shared_rank=7, engram_rows=64,
                    engram_dim=5, readout_rank=9, moe_topk=3)
 CONFIGS = pytest.mark.parametrize("config", [TINY, resolve("nano").policy, ODD], ids=["tiny", "nano", "odd widths"])
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """Nothing counted, nothing proven."""
-    native.HELD.forget()
-    dispatch.forget_counts()
-    yield
-    native.HELD.forget()
-    dispatch.forget_counts()
-
-
-@pytest.fixture
-def compiler() -> None:
-    try:
-        library("byte")
-    except Unavailable as error:
-        pytest.skip(f"native decoding was not tested: {error}")
 
 
 def pair(config: PolicyConfig) -> tuple[Policy, Policy]:

@@ -1,6 +1,5 @@
 """Native windows: torch's numbers and gradients, the same bits for a row in every batch, and torch in place wherever they cannot run."""
 
-from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -12,35 +11,15 @@ from torch import Tensor
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.config.resolve import resolve
 from dormouse_core.kernels import dispatch
-from dormouse_core.kernels.native.build import Unavailable, library
+from dormouse_core.kernels.native.build import Unavailable
 from dormouse_core.policy import native_window
 from dormouse_core.policy.block import Memory
 from dormouse_core.policy.experts import Route
 from dormouse_core.policy.model import Policy, build_policy
 from tests.core.policy.made import some_bytes
-from tests.core.policy.test_native import ODD, TINY, pair
+from tests.core.policy.test_native import CONFIGS, ODD, TINY, pair
 
-CONFIGS = pytest.mark.parametrize("config", [TINY, resolve("nano").policy, ODD], ids=["tiny", "nano", "odd widths"])
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """Nothing counted, nothing proven."""
-    native_window.HELD.forget()
-    dispatch.forget_counts()
-    yield
-    native_window.HELD.forget()
-    dispatch.forget_counts()
-
-
-@pytest.fixture
-def compiler() -> None:
-    try:
-        library("window")
-    except Unavailable as error:
-        pytest.skip(f"native windows were not tested: {error}")
-
-
+pytestmark = pytest.mark.usefixtures("unproven")
 tiny_pair = cache(lambda: pair(TINY))
 
 

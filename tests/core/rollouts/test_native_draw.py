@@ -1,7 +1,6 @@
 """The native draw: the definition's uniforms bit for bit, its log-probs within rounding, and the definition wherever it cannot run."""
 
 import ctypes
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -27,27 +26,10 @@ from dormouse_core.rollouts.streams import Stream, complete
 from dormouse_core.tasks.task import Task
 from tests.core.rollouts.made import requests
 
+pytestmark = pytest.mark.usefixtures("unproven")
 Names = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 INT64 = st.integers(-(2**63), 2**63 - 1)
 ROUNDING = 2e-6
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """Nothing counted, nothing proven."""
-    native_draw.HELD.forget()
-    dispatch.forget_counts()
-    yield
-    native_draw.HELD.forget()
-    dispatch.forget_counts()
-
-
-@pytest.fixture
-def compiler() -> None:
-    try:
-        library("draw")
-    except Unavailable as error:
-        pytest.skip(f"the native draw was not tested: {error}")
 
 
 def arms() -> str:
