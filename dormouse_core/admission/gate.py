@@ -27,6 +27,7 @@ from dormouse_core.admission import mutants as mutation
 from dormouse_core.admission.checked import agree, breakers, constants, general, is_checked
 from dormouse_core.admission.hacks import fitted, hacks, lookups
 from dormouse_core.admission.reference import reference_attempt
+from dormouse_core.admission.repo_answers import hostile_patches, null_patches
 from dormouse_core.admission.rules import Guesses, Known, hidden_behind_shown, leak, lucky, right_values, solvable
 from dormouse_core.config.base import Record
 from dormouse_core.config.stages import VerifyConfig
@@ -214,7 +215,7 @@ def _constants(run: _Gate) -> None:
 
 def _answers_that_must_fail(run: _Gate) -> None:
     run.none_passes(Rule.NULL, nulls)
-    run.each(Rule.LOOKUP, lambda task: hidden_behind_shown(task) if task.verifier is VerifierKind.EXEC else "")
+    run.each(Rule.LOOKUP, hidden_behind_shown)
     run.none_passes(Rule.LOOKUP, _lookups)
     run.none_passes(Rule.HACKS, _hostile)
     for rule, ask in ((Rule.UNIQUENESS, _uniqueness), (Rule.MUTANTS, _mutants)):
@@ -241,7 +242,7 @@ def nulls(task: Task) -> Iterator[tuple[str, tuple[bytes, ...]]]:
         return iter([("no action", ()), ("junk", (b"?",) * task.max_steps), ("echo", (task.prompt,) * task.max_steps)])
     if task.verifier is VerifierKind.EXACT:
         return iter([("nothing", (b"",)), ("None", (b"None",)), ("echo", (task.prompt,))])
-    return _null_programs(task)
+    return null_patches(task) if task.verifier is VerifierKind.REPO else _null_programs(task)
 
 
 def _null_programs(task: Task) -> Iterator[tuple[str, tuple[bytes, ...]]]:
@@ -266,6 +267,8 @@ def _lookups(task: Task) -> Iterator[tuple[str, tuple[bytes, ...]]]:
 
 
 def _hostile(task: Task) -> Iterator[tuple[str, tuple[bytes, ...]]]:
+    if task.verifier is VerifierKind.REPO:
+        return hostile_patches(task)
     if task.verifier is not VerifierKind.EXEC:
         return iter(())
     return chain(_breaking(task) if is_checked(task) else (), _hacking(task))

@@ -100,6 +100,10 @@ def leak(task: Task) -> str:
         if len(solution) >= 4 * SHORT and solution in prompt.replace(str(task.params.get("given", "\0")), ""):
             return "its reference stands in the prompt"
         return _told(task, prompt)
+    if task.verifier is VerifierKind.REPO:
+        shown = [path for path, text in task.trusted["tests"].items() if len(text.strip()) >= 4 * SHORT and text.strip() in prompt]
+        return f"its hidden tests {shown[0]} stand in the prompt" if shown else \
+            "its reference stands in the prompt" if solution and solution in prompt else ""
     if task.verifier is VerifierKind.ENV_STEP:
         told = len(task.reference) > 1 and len(solution) >= SHORT and solution in prompt
         return "its reference actions stand in the prompt" if told else ""
@@ -147,8 +151,10 @@ def right_values(case: Mapping[str, Any]) -> list[str]:
     return [str(value) for value in (listed if isinstance(listed, list | tuple) else ())]
 
 
-def hidden_behind_shown(task: Task) -> str:
-    """Some hidden case must not be shown."""
+def hidden_behind_shown(task: Task) -> str | None:
+    """Some hidden case must not be shown. Nothing tells which assertions a repository's own tests already show."""
+    if task.verifier is not VerifierKind.EXEC:
+        return None if task.verifier is VerifierKind.REPO else ""
     shown = {repr(e.args) for e in visible_examples(task)}
     cases = task.trusted.get("cases", ())
     if shown and cases and all(repr(ast.literal_eval(str(c["args"]))) in shown for c in cases):

@@ -108,7 +108,7 @@ def _sized(out: bytearray, tag: int, payload: bytes) -> None:
 
 def decode(data: bytes) -> object:
     """Bytes of a trusted writer -> the Python value. Raises WireError on anything malformed."""
-    return _value(decode_tree(data))
+    return value_of(decode_tree(data))
 
 
 def decode_tree(data: bytes) -> Tree:
@@ -154,7 +154,7 @@ def _read(data: bytes, i: int, depth: int, left: list[int]) -> tuple[Tree, int]:
     return (tag, tuple(zip(items[::2], items[1::2], strict=True)) if tag == DICT else tuple(items)), i
 
 
-def _value(tree: Tree) -> object:
+def value_of(tree: Tree) -> object:
     tag, payload = tree
     if tag in (NONE, TRUE, FALSE):
         return {NONE: None, TRUE: True, FALSE: False}[tag]
@@ -163,7 +163,7 @@ def _value(tree: Tree) -> object:
     if tag == STR:
         return payload.decode("utf-8", "surrogatepass")
     if tag in (TUPLE, LIST, SET):
-        return {TUPLE: tuple, LIST: list, SET: set}[tag](map(_value, payload))
+        return {TUPLE: tuple, LIST: list, SET: set}[tag](map(value_of, payload))
     if tag == DICT:
-        return {_value(k): _value(v) for k, v in payload}
+        return {value_of(k): value_of(v) for k, v in payload}
     return payload

@@ -52,15 +52,21 @@ def _file(path: Path, shown: str, ledger: Ledger) -> tuple[list[Task], int]:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
+                row = None
                 try:
-                    tasks.append(own_task(json.loads(line), f"{shown}:{number}"))
+                    row = json.loads(line)
+                    tasks.append(own_task(row, f"{shown}:{number}"))
                 except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
                     broken += 1
                     if broken <= _SHOWN:
-                        ledger.loud(f"tasks: {shown} line {number} is no task ({_cause(error)}); skipped")
+                        named = row.get("id", row.get("instance_id")) if isinstance(row, dict) else None
+                        ledger.loud(f"tasks: {shown} line {number}{f' ({str(named)[:40]})' if named is not None else ''} is no task "
+                                    f"({_cause(error)}); skipped")
     except (OSError, EOFError) as error:
         broken += 1
         ledger.loud(f"tasks: {shown} cannot be read to its end ({type(error).__name__}: {error}); what stands before it was loaded")
+    if broken > _SHOWN:
+        ledger.loud(f"tasks: {broken} lines of {shown} in all are no tasks")
     return tasks, broken
 
 
@@ -100,13 +106,17 @@ def own_task(row: Any, name: str) -> Task:
 
 def _program(row: dict[str, Any], prompt: str, settings: dict[str, Any], common: dict[str, Any]) -> Task:
     reference = str(row.get("reference", ""))
+    if not row.get("tests") and not row.get("test_src"):
+        raise ValueError("no hidden cases: neither tests nor test_src holds any, so nothing could fail")
     suite = {"cases": [_case(c) for c in row["tests"]]} if row.get("tests") else {"test_src": str(row["test_src"])}
     start = {"program_prefix": prompt} if reference and not _parses(reference) and _parses(prompt + reference) else {}
     return Task(pool=Pool.CODE, verifier=VerifierKind.EXEC, reference=(reference.encode(),) if reference else (), start=start,
                 byte_budget=_budget(row, reference), trusted={"entry_point": str(row["entry_point"]), **suite, **settings}, **common)
 
 
-def _case(case: dict[str, Any]) -> dict[str, Any]:
+def _case(case: Any) -> dict[str, Any]:
+    if not isinstance(case, dict):
+        raise TypeError('a test is an object such as {"args": "(1, 2)", "expected": "3"}')
     return {k: str(v) if k in ("args", "expected", "known") else [str(one) for one in v] if k == "any_of" else v for k, v in case.items()}
 
 

@@ -12,15 +12,19 @@ from dormouse_core.admission.gate import Admission, Rule, certify, gate
 from dormouse_core.admission.labelled import humanevalfix_traps, truth_table
 from dormouse_core.admission.mutants import mutants, random_inputs
 from dormouse_core.admission.own import admit_folder
+from dormouse_core.admission.repo_answers import everywhere, hostile_patches, null_patches
 from dormouse_core.admission.several import ROOT, SEVERAL
 from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.config.suite import load_suite
 from dormouse_core.ledger import DormouseError, Ledger
 from dormouse_core.sandbox.runner import Runners
 from dormouse_core.tasks.own import own_task
+from dormouse_core.tasks.patch import apply, parse
 from dormouse_core.tasks.public import load_public
 from dormouse_core.tasks.registry import draw
 from dormouse_core.tasks.task import Pool, Split, Task, Use, VerifierKind
+from dormouse_core.verifiers.repo import judge_patch, prepare
+from dormouse_core.verifiers.verdict import VerdictClass
 from tests.core.rollouts.made import changed
 
 CONFIG = VerifyConfig(workers=2)
@@ -272,6 +276,66 @@ def test_own_tasks_may_bring_a_checker_a_list_of_values_or_any_order(tmp_path: P
     report = admit_folder(own_folder(tmp_path / "own", *lines, broken), 0, ledger)
     assert [(r.source, r.refused_by) for r in report.refused] == [("broken", Rule.DETERMINISM)]
     assert "exec.checker" in report.refused[0].reason and report.rows[0].admitted == 3
+
+
+def test_own_lines_that_are_no_tasks_are_named_with_their_id_and_their_cause(tmp_path: Path, ledger: Ledger) -> None:
+    bare = {k: v for k, v in PROGRAM.items() if k != "tests"}
+    lines = [bare | {"id": "none"}, bare | {"id": "empty", "tests": []}, bare | {"id": "text", "tests": "abc"}, bare | {"tests": 5},
+             [1], "{"]
+    (row,) = admit_folder(own_folder(tmp_path / "own", *lines), 0, ledger).rows
+    said = "\n".join(ledger.lines)
+    assert (row.tasks, row.broken) == (0, 6) and "6 lines of mine.jsonl in all" in said
+    assert all(f"line {n} ({name}) is no task (no hidden cases" in said for n, name in ((1, "none"), (2, "empty")))
+    assert "line 3 (text) is no task (a test is an object" in said
+
+
+def repository(problem: str, **changes: str) -> dict[str, Any]:
+    """A row of a repository whose `size` is asked for; `changes` of its hidden test or tree."""
+    tree = {"box.py": "def size(w, h):\n    return w + h\n\n\ndef named():\n    return 'box'",
+            "test_box.py": "def test_size():\n    assert True\n"}
+    body = changes.get("test", "    assert size(3, 4) == 12\n    assert size(5, 6) == 30\n")
+    fix = "--- a/box.py\n+++ b/box.py\n@@ -1,2 +1,2 @@\n def size(w, h):\n-    return w + h\n+    return w * h\n"
+    hidden = f"from box import named, size\ndef test_size():\n{body}def test_named():\n    assert named() == 'box'\n"
+    lines = "".join(f"+{line}\n" for line in hidden.splitlines())
+    test_patch = f"--- a/test_box.py\n+++ b/test_box.py\n@@ -1,2 +1,{lines.count(chr(10))} @@\n-def test_size():\n-    assert True\n{lines}"
+    return {"instance_id": problem.split()[0], "problem_statement": problem + changes.get("says", ""), "patch": changes.get("fix", fix),
+            "test_patch": test_patch, "FAIL_TO_PASS": ["test_box.py::test_size"],
+            "PASS_TO_PASS": [] if "test" in changes else ["test_box.py::test_named"], "files": tree}
+
+
+def test_repository_tasks_go_through_the_gate(tmp_path: Path, ledger: Ledger) -> None:
+    """A good one is admitted; one that its tree already solves, that one constant solves, whose repair stands in its prompt or whose
+    known patch does not solve it is refused by the rule of that name."""
+    def row(name: str, **changes: str) -> dict[str, Any]:
+        return repository(f"{name} {STORY.replace('word', name)}", **changes)
+
+    good = row("good")
+    nothing = good["patch"].replace("w * h", "h + w")
+    lines = [good, row("solved", test="    assert size(3, 4) == 7\n", fix=nothing),
+             row("zero", test="    assert size(0, 4) == 0\n"),
+             row("twelve", test="    assert size(3, 4) == 12\n    assert size(2, 6) == 12\n"),
+             row("told", says=f"\n{good['patch']}"), row("unsolved", fix=nothing)]
+    report = admit_folder(own_folder(tmp_path / "own", *lines), 0, ledger)
+    found = {r.source: (r.refused_by, r.reason) for r in report.refused}
+    assert (report.rows[0].tasks, report.rows[0].admitted) == (6, 1), found
+    assert {name: rule for name, (rule, _) in found.items()} == {
+        "solved": Rule.NULL, "zero": Rule.NULL, "twelve": Rule.NULL, "told": Rule.LEAK, "unsolved": Rule.DETERMINISM}
+    assert [found[name][1] for name in ("solved", "zero", "twelve")] == [  # False == 0, as in any test
+        f"{answer} passes" for answer in ("a file nobody asked for", "every function returns False", "every function returns 12")]
+    assert set(report.rows[0].unchecked) == {"guess", "lookup", "uniqueness", "mutants"}
+
+
+def test_every_patch_that_must_fail_fits_its_tree_and_is_judged() -> None:
+    made = own_task(repository("box"), "box")
+    patches = dict((*null_patches(made), *hostile_patches(made)))
+    assert len(patches) == 16
+    for name, (text,) in patches.items():
+        found, _ = judge_patch(prepare(made), text, CONFIG)
+        assert found.verdict is (VerdictClass.UNPARSEABLE if name in ("nothing", "echo") else VerdictClass.FAIL), (name, found)
+        assert name in ("nothing", "echo") or found.ran
+    tree = {"a.py": "", "b.py": "\n", "c.py": "x = 1", "d.py": "x = 1\r\n\n", "e.txt": ""}
+    after = apply(tree, parse(everywhere(changed(made, start={"files": tree}), "z = 9\n").decode()))
+    assert after == {path: text if path == "e.txt" else text + ("\n" if path == "c.py" else "") + "z = 9\n" for path, text in tree.items()}
 
 
 def test_a_folder_without_task_files_is_an_error_with_a_way_out(tmp_path: Path, ledger: Ledger) -> None:
