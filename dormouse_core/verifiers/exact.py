@@ -41,6 +41,7 @@ _WIDER = re.compile(r"(?:\d|sqrt|cbrt|pi|π|√|frac|log|ln|exp|sin|cos|tan|bino
 """Closed forms a question may allow and `expressions` does not read."""
 OPEN = "closed_form"
 """Label of an answer whose closed form is neither equal nor different as far as this verifier can tell."""
+MAX_TOLERANCE = 10**100
 SLACK = 64
 """Bytes an honest answer may be longer than twice the trusted one (leading zeros, commas, trailing zeros)."""
 
@@ -52,6 +53,7 @@ def judge(attempt: Attempt) -> Finding:
     answer = trusted.get("answer")
     if form not in FORMS or not isinstance(answer, str) or not answer.strip():
         raise BadTask(f"exact needs an answer and a form of {', '.join(FORMS)}; this task has form {str(form)[:20]!r}")
+    _read_settings(trusted)
     if (early := truncated(attempt, "exact.stop")) is not None:
         return early
     decided_by = f"exact.{form}"
@@ -66,6 +68,26 @@ def judge(attempt: Attempt) -> Finding:
     if len(final) > longest:
         return Finding(VerdictClass.FAIL, decided_by, "final answer too long to be right")
     return _JUDGE[form](final, answer.strip(), trusted, decided_by)
+
+
+def _read_settings(trusted: Mapping[str, Any]) -> None:
+    """Raises BadTask on a setting that cannot be used, whatever the answer needs of it: one that only some answers reach would let a
+    task in whose own spelling never does."""
+    tolerance, units = trusted.get("tolerance"), trusted.get("units", ())
+    try:
+        usable = tolerance is None or 0 <= Fraction(str(tolerance)) < MAX_TOLERANCE
+    except (ValueError, ZeroDivisionError):
+        usable = False
+    if not usable:
+        raise BadTask(f"tolerance {str(tolerance)[:20]!r} is no finite number of at least 0")
+    if not isinstance(units, str | list | tuple | Mapping) or not all(isinstance(unit, str) and unit for unit in units):
+        raise BadTask("units are strings, or {unit: factor}")
+    _units(trusted)
+    if (typing := trusted.get("typing")) and typing not in list(Typing):
+        raise BadTask(f"typing {str(typing)[:20]!r} is none of {', '.join(Typing)}")
+    for name in ("unit_required", "casefold", "expressions"):
+        if not isinstance(trusted.get(name, False), bool):
+            raise BadTask(f"{name} is true or false")
 
 
 def final_answer(text: str, answer: str, longest: int, equals: bool = True) -> str:
@@ -131,7 +153,7 @@ def _decimal(text: str) -> Fraction | None:
     return -value if sign == "-" else value
 
 
-def _units(trusted: dict[str, Any]) -> dict[str, Fraction]:
+def _units(trusted: Mapping[str, Any]) -> dict[str, Fraction]:
     """Longest first, so that `cm` is not read as `c` and `m`. Raises BadTask on a factor that is no number."""
     named = trusted.get("units", ())
     named = [named] if isinstance(named, str) else named

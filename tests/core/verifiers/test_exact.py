@@ -284,3 +284,13 @@ def test_hostile_answers_cost_next_to_nothing_and_block_no_thread(form: str) -> 
     thread.join()
     assert max(spent) < 0.05
     assert sum(spent) < 0.3
+
+
+@pytest.mark.parametrize("wrong", [
+    {"tolerance": "x"}, {"tolerance": -1}, {"tolerance": float("inf")}, {"tolerance": float("nan")}, {"tolerance": [1]}, {"units": 5},
+    {"units": [5]}, {"units": [""]}, {"units": {"m": "x"}}, {"casefold": "no"}, {"expressions": 2}, {"unit_required": "km"},
+    {"typing": "loose"}, {"typing": ["strict"]}], ids=str)
+@pytest.mark.parametrize("text", ["3", "4", "x", ""])
+def test_a_setting_that_cannot_be_used_is_the_tasks_fault_whatever_was_answered(wrong: dict[str, object], text: str) -> None:
+    with pytest.raises(BadTask):
+        judge("3", text, **wrong)
