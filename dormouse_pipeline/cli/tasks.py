@@ -85,6 +85,9 @@ def check(names: Annotated[list[str] | None, typer.Argument(
     if names and len(names) == 1 and Path(names[0]).is_dir():
         _check_folder(Path(names[0]), limit, json)
         return
+    if missing := next((name for name in names or [] if "/" in name or Path(name).exists()), None):
+        raise DormouseError(f"{missing} is no folder: name one folder of task files, or families (dormouse tasks list names them)"
+                            if not Path(missing).is_dir() else f"one folder at a time: {missing} stands beside other names")
     if not names and tasks_dir is not None and not tasks_dir.is_dir():
         raise DormouseError(f"the tasks directory {tasks_dir} is not a folder; name the folder of public task files with --tasks-dir or "
                             "DORMOUSE_TASKS_DIR, or leave it out to check the generated families alone")
@@ -120,7 +123,7 @@ def _show_gate(found: "FolderReport") -> None:
         [row.source, row.tasks, row.admitted, *(row.refused.get(rule, 0) for rule in failing), row.broken,
          ", ".join(f"{rule} {n}" for rule, n in row.unchecked.items()) or "-"] for row in found.rows]), markup=False)
     if found.refused:
-        out.print(grid("\nrefused (the first of each file and rule)", ["task", "source", "rule", "why"], [
+        out.print(grid("\nrefused (the first of each family and rule; --json lists all)", ["task", "source", "rule", "why"], [
             [r.task_id[:12], r.source, str(r.refused_by), r.reason] for r in found.examples()]), markup=False)
 
 

@@ -59,3 +59,10 @@ def test_tasks_check_of_a_folder_prints_the_first_rule_that_fails_and_exits_1(tm
     assert "told" in error and "refused by leak" in error
     code, said, _ = call("tasks", "check", str(tmp_path), "--json", "--limit", "1")
     assert code == 0 and json.loads(said)["rows"][0]["admitted"] == 1
+
+
+def test_a_folder_that_is_not_there_is_called_so_and_is_no_task_family(tmp_path: Path) -> None:
+    for names, why in (([str(tmp_path / "nowhere")], "is no folder"), (["gcd", str(tmp_path)], "one folder at a time"),
+                       (["gdc"], "did you mean gcd?")):
+        code, _, error = call("tasks", "check", *names)
+        assert code == 1 and why in error.replace("\n", " "), error
