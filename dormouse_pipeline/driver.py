@@ -41,12 +41,14 @@ class CycleRun:
     wall: float = 0.0
     stages: dict[str, float] = field(default_factory=dict)
     """Seconds inside each stage function this run called."""
+    checks: float = 0.0
+    """Seconds inside the asset checks: the verifier tried on answers whose truth is known, the plan's cells before the gate."""
     skipped: tuple[str, ...] = ()
 
     @property
     def overhead(self) -> float:
-        """Dagster's own cost: the run's wall minus the stages' own time."""
-        return max(0.0, self.wall - sum(self.stages.values()))
+        """Dagster's own cost: the run's wall minus the own time of stages and checks."""
+        return max(0.0, self.wall - sum(self.stages.values()) - self.checks)
 
 
 class RunFailed(DormouseError):
@@ -130,8 +132,10 @@ class Driver:
             run_config=launch_config(self.settings), raise_on_error=False)
         done.wall, done.run_id = time.perf_counter() - started, result.run_id
         for event in result.get_asset_materialization_events():
-            seconds = event.materialization.metadata.get(lineage.SECONDS)
-            done.stages[event.materialization.asset_key.to_user_string()] = float(getattr(seconds, "value", 0.0) or 0.0)
+            shown = event.materialization.metadata
+            seconds, checked = (getattr(shown.get(name), "value", None) for name in (lineage.SECONDS, lineage.CHECK_SECONDS))
+            done.stages[event.materialization.asset_key.to_user_string()] = float(seconds or 0.0)
+            done.checks += float(checked or 0.0)
         if interrupted(result):
             raise KeyboardInterrupt
         if not result.success:

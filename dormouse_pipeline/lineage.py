@@ -16,7 +16,7 @@ from dormouse_core.artifacts.provenance import Artifact
 
 ARTIFACT = "artifact"
 CONFIG = "config"
-SECONDS = "seconds"
+SECONDS, CHECK_SECONDS = "seconds", "check_seconds"
 
 
 @dataclass(frozen=True)

@@ -141,9 +141,12 @@ def run_stage(context: dg.AssetExecutionContext, stage: Stage, /, *inputs: Artif
     partition = context.partition_key if context.has_partition_key else None
     facts = facts_of(made, seconds)
     workshop.say(context, seconds, headline(facts))
-    metadata = {**describe(made, facts, seconds), **(extra or {})}
+    started = time.perf_counter()
+    results = [edge.result(made) for edge in _EDGES.get(context.op_def, ())]
+    checked = {lineage.CHECK_SECONDS: round(time.perf_counter() - started, 3)} if results else {}
+    metadata = {**describe(made, facts, seconds), **checked, **(extra or {})}
     if context.asset_key.to_user_string() == "cycle_plan" or partition is None:
         metadata[lineage.CONFIG] = dg.MetadataValue.json(settled.model_dump(mode="json"))
     return dg.MaterializeResult(
         value=artifact, data_version=dg.DataVersion(artifact.identity), metadata=metadata,
-        check_results=[edge.result(made) for edge in _EDGES.get(context.op_def, ())])
+        check_results=results)

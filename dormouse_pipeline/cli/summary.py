@@ -69,10 +69,11 @@ class Summary:
         return grid("seconds inside each stage", ["asset", *parts], rows)
 
     def _overhead(self) -> Table:
-        rows = [[run.partition or "base", f"{run.wall:.1f}", f"{run.wall - run.overhead:.1f}", f"{run.overhead:.1f}",
+        rows = [[run.partition or "base", f"{run.wall:.1f}", f"{sum(run.stages.values()):.1f}", f"{run.checks:.1f}", f"{run.overhead:.1f}",
                  f"{100 * run.overhead / run.wall:.1f}%" + (" (above 10%)" if run.overhead > OVERHEAD_LIMIT * run.wall else "")]
                 for run in self.runs if run.run_id]
-        return grid("this call: run, stages, and Dagster's own cost in seconds", ["run", "wall", "stages", "Dagster", "share"], rows)
+        return grid("this call: run, stages, checks, and Dagster's own cost in seconds",
+                    ["run", "wall", "stages", "checks", "Dagster", "share"], rows)
 
     def closing(self) -> list[tuple[str, str]]:
         """Where things are, and the next command."""
@@ -92,8 +93,8 @@ class Summary:
             "cycles": [{"cycle": v.cycle, "promote": v.promote, "reason": v.reason, "difference": v.mean.difference.model_dump(),
                         "incumbent": v.mean.incumbent, "candidate": v.mean.candidate} for v in self.verdicts],
             "verdict_classes": self.classes, "seconds": self.seconds, "plot": str(self.plot) if self.plot else None,
-            "runs": [{"partition": r.partition, "run_id": r.run_id, "wall": r.wall, "stages": r.stages, "dagster_seconds": r.overhead,
-                      "skipped": list(r.skipped)} for r in self.runs]}
+            "runs": [{"partition": r.partition, "run_id": r.run_id, "wall": r.wall, "stages": r.stages, "check_seconds": r.checks,
+                      "dagster_seconds": r.overhead, "skipped": list(r.skipped)} for r in self.runs]}
 
 
 def _costs(headline: "HoldoutVerdict") -> Table:

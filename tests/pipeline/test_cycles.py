@@ -57,6 +57,18 @@ def test_every_asset_of_every_cycle_counts_and_its_data_version_is_its_identity(
     assert [run.partition for run in line.runs] == [None, *KEYS] and all(run.run_id for run in line.runs)
 
 
+def test_what_stages_and_checks_took_is_not_called_dagsters_own_cost(line: Line) -> None:
+    with project_instance(line.project) as instance:
+        plans = instance.fetch_materializations(dg.AssetKey("cycle_plan"), limit=2).records[::-1]
+        for run, key, plan in zip(line.runs[1:], KEYS, plans, strict=True):
+            stored = [lineage.latest(instance, asset, key) for asset in CYCLE]
+            assert all(m is not None and run.stages[asset] == pytest.approx(m.seconds) for asset, m in zip(CYCLE, stored, strict=True))
+            assert plan.asset_materialization is not None
+            tried = plan.asset_materialization.metadata[lineage.CHECK_SECONDS].value  # the verifier on known answers, the plan's cells before the gate
+            assert isinstance(tried, float) and 0 < tried <= run.checks < run.wall
+            assert run.overhead == pytest.approx(run.wall - sum(run.stages.values()) - run.checks)
+
+
 def test_a_plan_takes_over_what_the_cycle_before_left_and_says_from_which_run(line: Line) -> None:
     store = Store(line.project.store)
     with project_instance(line.project) as instance:
