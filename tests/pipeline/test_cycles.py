@@ -64,7 +64,8 @@ def test_what_stages_and_checks_took_is_not_called_dagsters_own_cost(line: Line)
             stored = [lineage.latest(instance, asset, key) for asset in CYCLE]
             assert all(m is not None and run.stages[asset] == pytest.approx(m.seconds) for asset, m in zip(CYCLE, stored, strict=True))
             assert plan.asset_materialization is not None
-            tried = plan.asset_materialization.metadata[lineage.CHECK_SECONDS].value  # the verifier on known answers, the plan's cells before the gate
+            # a plan's checks: the verifier on answers whose truth is known, its cells before the gate
+            tried = plan.asset_materialization.metadata[lineage.CHECK_SECONDS].value
             assert isinstance(tried, float) and 0 < tried <= run.checks < run.wall
             assert run.overhead == pytest.approx(run.wall - sum(run.stages.values()) - run.checks)
 
