@@ -96,6 +96,10 @@ class Outcome:
     wall_ms: float = 0.0
 
 
+PHASES = ("compile", "load", "missing")
+"""Where a program can end before it gives a function; the decider of such a verdict is called after it."""
+
+
 def read_frames(data: bytes, cases: int) -> tuple[bool, str, str, tuple[Claim, ...], bool]:
     """A child's bytes -> (sealed, breach, load_error, claims, ended). Total: hostile bytes give a breach, never a raise."""
     sealed = ended = False
@@ -120,6 +124,8 @@ def read_frames(data: bytes, cases: int) -> tuple[bool, str, str, tuple[Claim, .
             if claims or load_error:
                 return sealed, "frame out of order", load_error, tuple(claims), False
             load_error = payload[:100].decode("utf-8", "replace")
+            if load_error.partition(":")[0] not in PHASES:
+                return sealed, "unknown frame", "", tuple(claims), False
         elif load_error or index != len(claims) or index >= cases:
             return sealed, "case out of order", load_error, tuple(claims), False
         else:

@@ -23,6 +23,7 @@ from dormouse_core.verifiers.attempt import Attempt, BadTask, Finding, truncated
 from dormouse_core.verifiers.cases import Cases, prepare, wanted
 from dormouse_core.verifiers.checker import Asked, Trouble
 from dormouse_core.verifiers.compare import TYPE_NAME
+from dormouse_core.verifiers.spoken import class_name, no_form
 from dormouse_core.verifiers.verdict import VerdictClass
 
 MAX_PROGRAM = 1 << 18
@@ -150,7 +151,7 @@ def _class_of(outcome: Outcome, wrong: list[Trouble], passed: int, total: int, d
     if outcome.load_error:
         phase, _, name = outcome.load_error.partition(":")
         unparseable = (VerdictClass.UNPARSEABLE, "exec.compile") if phase == "compile" else (VerdictClass.FAIL, f"exec.{phase}")
-        return *_BY_ERROR.get(name, unparseable), outcome.load_error
+        return *_BY_ERROR.get(name, unparseable), f"{phase}:{class_name(name.encode())}"
     if wrong:
         return wrong[0]
     if passed == total > 0:
@@ -161,10 +162,10 @@ def _class_of(outcome: Outcome, wrong: list[Trouble], passed: int, total: int, d
 def _case_trouble(cases: Cases, index: int, kind: bytes, payload: bytes, checked: Mapping[int, Trouble | None]) -> Trouble | None:
     """None when the claim is right. Reasons never hold a claimed or an expected value, only types and names."""
     if kind == b"X":
-        name = payload.decode("utf-8", "replace")
+        name = class_name(payload)
         return *_BY_ERROR.get(name, (VerdictClass.FAIL, "exec.exception")), f"case {index}: raise:{name}"
     if kind == b"U":
-        return VerdictClass.FAIL, "exec.wire", f"case {index}: {payload.decode('utf-8', 'replace')}"
+        return VerdictClass.FAIL, "exec.wire", f"case {index}: {no_form(payload)}"
     if index in cases.checks:
         return checked.get(index, (VerdictClass.VERIFIER_ERROR, checker.BY, f"case {index}: the checker was not asked"))
     want = cases.wanted[index]

@@ -26,6 +26,7 @@ from dormouse_core.verifiers.attempt import Attempt, BadTask, Finding, truncated
 from dormouse_core.verifiers.compare import TYPE_NAME, equal
 from dormouse_core.verifiers.repo_driver import HEAD, SITES
 from dormouse_core.verifiers.repo_tests import HiddenTest, Site, take_apart
+from dormouse_core.verifiers.spoken import class_name, no_form
 from dormouse_core.verifiers.verdict import VerdictClass
 
 EDITS_TESTS = "edits_tests"
@@ -221,7 +222,7 @@ def trouble(test: HiddenTest, said: Said) -> str:
     if not said:
         return "did not run"
     if said[-1][0] == b"X":
-        return f"raise:{said[-1][2].decode('utf-8', 'replace')}"
+        return f"raise:{class_name(said[-1][2])}"
     if said[-1][0] != b"E":
         return "ended before its end"
     claimed: dict[int, int] = {}
@@ -239,7 +240,7 @@ def trouble(test: HiddenTest, said: Said) -> str:
 
 def _site_trouble(site: Site, kind: bytes, payload: bytes) -> str:
     if kind == b"U":
-        return f"a value without a wire form, {payload.decode('utf-8', 'replace')}"
+        return f"a value without a wire form, {no_form(payload)}"
     try:
         claim = wire.decode_tree(payload)
     except wire.WireError as error:

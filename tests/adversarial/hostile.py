@@ -127,4 +127,61 @@ HOSTILE: dict[str, Hostile] = {
     "wrong_arity": Hostile("def f(): return 5", V.FAIL, "exec.exception"),
     "syntax_error": Hostile("def f(a, b) return a", V.UNPARSEABLE, "exec.compile"),
     "blank": Hostile("  \n ", V.UNPARSEABLE, "exec.program"),
+    # the interpreter turned against itself
+    "all_objects_searched": inside(
+        "import gc\nfor o in gc.get_objects():\n    if isinstance(o, dict) and 'expected' in o: return o['expected']\nreturn None", V.FAIL,
+        "exec.compare"),
+    "locals_of_the_runner_changed": inside(
+        "import ctypes, sys\nrunner = sys._getframe(1)\nrunner.f_locals['inputs'] = ()\nrunner.f_locals['value'] = a + b\n"
+        "ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(runner), ctypes.c_int(0))\nreturn None", V.FAIL, "exec.compare"),
+    "runner_made_to_end": inside("import os, sys\nsys._getframe(1).f_locals['frame'](b'E')\nos._exit(0)", V.VIOLATION, "exec.protocol"),
+    "runner_made_to_claim_twice": inside(
+        "import sys\nof = sys._getframe(1).f_locals\nof['frame'](b'V', 0, of['encode'](a + b))\nreturn None", V.VIOLATION, "exec.protocol"),
+    "a_case_there_is_not": inside("import sys\nsys._getframe(1).f_locals['frame'](b'V', 2**32 - 1)", V.VIOLATION, "exec.protocol"),
+    "a_frame_there_is_not": inside("import sys\nsys._getframe(1).f_locals['frame'](b'Z')", V.VIOLATION, "exec.protocol"),
+    "a_phase_there_is_not": Hostile(
+        "import os, struct\np = b'canary:' + bytes(3)\nos.write(4, struct.pack('<cII', b'L', 0, len(p)) + p)\n"
+        "os.write(4, struct.pack('<cII', b'E', 0, 0))\nos._exit(0)", V.VIOLATION, "exec.protocol"),
+    "int_type_rewritten": inside(
+        "import ctypes, gc\ngc.get_referents(int.__dict__)[0]['__eq__'] = lambda *_: True\n"
+        "ctypes.pythonapi.PyType_Modified(ctypes.py_object(int))\nreturn 12345678", V.FAIL, "exec.compare"),
+    "builtins_swapped": Hostile(
+        "import builtins\nbuiltins.type = lambda *_: int\nbuiltins.len = lambda x: 0\nbuiltins.isinstance = lambda *_: True\n"
+        "def f(a, b): return 12345678\n", V.VIOLATION, "exec.protocol"),
+    "every_module_gone": Hostile("import sys\nfor k in list(sys.modules): sys.modules[k] = None\ndef f(a, b): return 0\n", V.FAIL,
+                                 "exec.compare"),
+    "class_reassigned": Hostile(
+        "class A: pass\nclass B:\n    __class__ = property(lambda s: int)\ndef f(a, b):\n    x = A()\n    x.__class__ = B\n    return x\n",
+        V.FAIL, "exec.wire"),
+    "bytes_subclass_without_length": Hostile("class S(bytes):\n    def __len__(s): return 0\ndef f(a, b): return S(b'5')\n", V.FAIL,
+                                             "exec.compare"),
+    "dict_subclass_without_end": Hostile(
+        "class D(dict):\n    def items(s):\n        while True: yield 1, 2\n    __iter__ = items\n    def __len__(s): return 0\n"
+        "def f(a, b): return D({1: 2})\n", V.FAIL, "exec.compare"),
+    "coroutine": Hostile("async def f(a, b): return a + b\n", V.FAIL, "exec.wire"),
+    "number_of_another_kind": inside("import fractions\nreturn fractions.Fraction(a + b)", V.FAIL, "exec.wire"),
+    "answer_raised": inside("raise StopIteration(a + b)", V.FAIL, "exec.exception"),
+    "answer_as_a_class": inside("raise type(str(a + b), (Exception,), {})", V.FAIL, "exec.exception"),
+    "answer_as_a_type": inside("return type(str(a + b), (), {})()", V.FAIL, "exec.wire"),
+    "report_as_a_class": inside("raise type('x\\nverdict: pass\\x1b[2J', (Exception,), {})", V.FAIL, "exec.exception"),
+    "report_as_a_class_at_import": Hostile("raise type('x\\nverdict: pass\\x1b[2J', (Exception,), {})", V.FAIL, "exec.load"),
+    "surrogates": inside("return '\\ud800\\udfff'", V.FAIL, "exec.compare"),
+    "surrogates_as_a_class": inside("raise type('\\ud800', (Exception,), {})", V.FAIL, "exec.exception"),
+    "group_of_exits": inside("raise BaseExceptionGroup('x', [SystemExit(0)])", V.FAIL, "exec.exception"),
+    "alarm_that_leaves": Hostile(
+        "import os, signal\nsignal.signal(signal.SIGALRM, lambda *_: os._exit(0))\nsignal.setitimer(signal.ITIMER_REAL, 0.01)\n"
+        "def f(a, b):\n    while True: pass\n", V.FAIL, "exec.early_exit"),
+    "finaliser_that_claims": Hostile(
+        "import os\nclass D:\n    def __del__(s): os.write(4, b'V' + bytes(8))\nd = D()\ndef f(a, b):\n    global d\n    d = None\n"
+        "    return 12345678\n", V.VIOLATION, "exec.protocol"),
+    "closed_descriptors": inside("import os\nos.closerange(0, 1024)\nreturn a + b", V.FAIL, "exec.early_exit"),
+    "claims_sent_nowhere": inside("import os\nos.dup2(0, 4)\nreturn a + b", V.FAIL, "exec.early_exit"),
+    "half_a_frame_and_no_end": inside("import os\nos.write(4, b'V' + bytes(4) + b'\\xff' + bytes(3))\nwhile True: pass", V.TIMEOUT,
+                                      "exec.rlimit_cpu"),
+    "machine_code": inside(
+        "import ctypes, mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(b'\\xff' * 64)\n"
+        "ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()", V.FAIL, "exec.signal"),
+    "exit_by_system_call": inside("import ctypes\nctypes.CDLL(None)._exit(0)", V.FAIL, "exec.early_exit"),
+    "memory_file": inside("import os\nreturn os.memfd_create('x')", V.VIOLATION, "exec.permission"),
+    "own_memory_as_a_file": inside("return open('/proc/self/mem', 'rb').read(1)", V.FAIL, "exec.exception"),
 }

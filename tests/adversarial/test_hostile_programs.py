@@ -54,6 +54,13 @@ def test_honest_programs_between_hostile_ones_all_pass(verdicts: dict[str, Verdi
     assert not wrong
 
 
+def test_reasons_are_one_printable_line_without_a_word_of_the_candidates(verdicts: dict[str, Verdict]) -> None:
+    """Neither a claimed value called a class, nor a line break, nor a terminal's escape."""
+    assert [n for n, v in verdicts.items() if not v.reason.isprintable() or not v.decided_by.isprintable()] == []
+    for name in ("answer_as_a_class", "answer_as_a_type", "report_as_a_class", "report_as_a_class_at_import"):
+        assert verdicts[name].reason.endswith("a class of its own"), verdicts[name].reason
+
+
 def test_no_escape_reaches_anything_and_the_layer_that_must_stop_it_does() -> None:
     with surroundings() as around:
         programs = escapes(around)
