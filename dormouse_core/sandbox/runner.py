@@ -251,7 +251,11 @@ class Runners:
                     wanted = len(self._runners)
                     continue
                 self.ledger.count("exec.runner_restarts")
-                fresh = self._greet(*self._launch())
+                try:
+                    fresh = self._greet(*self._launch())
+                except DormouseError as error:  # one that worked before: what it judged stands, and the next may start
+                    self.ledger.loud(f"restart {restarts} of {MAX_RESTARTS}: {error}")
+                    continue
                 fresh.waiting = deque(enumerate(canaries))
                 heard.append(fresh.canaries)
                 self._runners.append(fresh)

@@ -15,7 +15,7 @@ import pytest
 
 from dormouse_core.config.stages import VerifyConfig
 from dormouse_core.ledger import Ledger
-from dormouse_core.sandbox.runner import IN_FLIGHT, Runners
+from dormouse_core.sandbox.runner import IN_FLIGHT, MAX_RESTARTS, Runners
 from dormouse_core.verifiers.judge import judge
 from dormouse_core.verifiers.verdict import Verdict, VerdictClass
 from tests.adversarial.configurations import CONFIGURATIONS, NEED_ROOT
@@ -165,6 +165,33 @@ def test_runner_that_keeps_dying_ends_the_batch_without_a_score() -> None:
         stop.set()
         hunter.join()
     assert {v.verdict for v in verdicts} == {VerdictClass.VERIFIER_ERROR}
+
+
+@pytest.mark.parametrize("failing", [1, MAX_RESTARTS])
+def test_a_restart_that_fails_takes_no_verdict_that_was_there(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner killed while it starts again counts as a restart; what was judged before stands."""
+    ledger = Ledger()
+    config = VerifyConfig(wall_seconds=20, workers=1)
+    with Runners(config, ledger) as runners:
+        judge([attempt(RIGHT)], config, ledger, runners)
+        launch, left = Runners._launch, [failing]
+
+        def launched(self: Runners) -> object:
+            process, *rest = launch(self)
+            if left[0] > 0:
+                left[0] -= 1
+                process.kill()
+            return process, *rest
+
+        monkeypatch.setattr(Runners, "_launch", launched)
+        timer = threading.Timer(0.5, os.kill, (runners.pids[0], 9))
+        timer.start()
+        verdicts = judge([attempt(f"import time\ntime.sleep(0.1)\n# {i}\n{RIGHT}", str(i)) for i in range(40)], config, ledger, runners)
+        timer.join()
+    lost = [v for v in verdicts if v.verdict is VerdictClass.VERIFIER_ERROR]
+    assert 1 <= len(lost) < 40 and {v.verdict for v in verdicts if v not in lost} == {VerdictClass.PASS}
+    assert {v.decided_by for v in lost} == {"exec.runner"} and sum("did not start" in line for line in ledger.lines) == failing
+    assert (len(lost) <= IN_FLIGHT) == (failing < MAX_RESTARTS), "the rest is judged where one starts"
 
 
 def test_ten_right_answers_pass_from_a_thread_as_from_the_main_one() -> None:
