@@ -6,7 +6,8 @@
 
 The peak is what is held plus the larger of the other two. Bytes of weights and moments are exact. Bytes of activations are linear
 in the shapes of one iteration; their factors were fitted to the allocator's own trace (`python -m benchmarks.memory` prints trace
-against plan), and a test holds the plan to the peak a process really reaches. Not here: what the machine has.
+against plan). A process on a CPU holds more than its tensors: the C library keeps freed pieces between live ones (`HOLES`). A test
+holds the plan to the peak a process really reaches (`python -m benchmarks.memory_peak` prints both). Not here: what the machine has.
 """
 
 import resource
@@ -23,9 +24,11 @@ from dormouse_core.config.resolve import resolve_from
 from dormouse_core.config.run import RunConfig
 from dormouse_core.ledger import DormouseError
 from dormouse_core.optim.declared import declared_groups
-from dormouse_core.policy.block import narrow
+from dormouse_core.policy.block import controller_width, narrow
 from dormouse_core.policy.counts import parameter_counts
+from dormouse_core.policy.layout import padded, shape_of, unsupported
 from dormouse_core.policy.model import Policy, meta_policy
+from dormouse_core.policy.native_window import CHUNK
 from dormouse_core.policy.state import MIN_ROWS
 from dormouse_core.rollouts.snapshots import LIMIT_BYTES
 
@@ -106,14 +109,38 @@ TRACED = {
 }
 """By the policy's type: fitted to 30 and 14 traces, which the sum meets within 3 % and 7 % (iterations recomputed: 9 %)."""
 
+OWN_MAPPING = 32 << 20
+"""Bytes from which glibc gives a tensor a mapping of its own, which it gives back when the tensor is freed."""
+HOLES = {False: 0.25, True: 0.75}
+"""By recompute: what glibc's heap keeps of freed pieces at the peak, over the activations and what small gradients take while they are
+summed. Tensors with a mapping of their own never fill what smaller ones left, and an iteration that is computed again leaves more of
+those. Fitted to `python -m benchmarks.memory_peak`, which then meets 0.25 within 4 % and 0.75 within 12 % of the peak.
+MALLOC_MMAP_THRESHOLD_=1048576 in the environment takes nearly all of it away, for a third more CPU time of a small policy."""
 
-def activation_bytes(config: PolicyConfig, deep: bool) -> float:
-    """Bytes of activations a byte of text in a forward and backward, at their peak. deep: with each iteration's own loss."""
+
+def computes_natively(config: PolicyConfig) -> bool:
+    """Whether a CPU with a C++ compiler trains this policy by compiled calls (policy/native_window.py)."""
+    return config.compute == "native" and unsupported(config, torch.device("cpu"), narrow(config)) is None
+
+
+def native_bytes(config: PolicyConfig) -> int:
+    """Bytes a byte of text and iteration that the compiled iteration keeps for its gradient: exact."""
+    control, d = controller_width(config), config.d_model
+    shape = shape_of(config, control, 0)
+    kept = 3 * d + 1 + shape.x_in + shape.heads + shape.ffn + padded(config.shared_rank) + shape.top_k * shape.rank + shape.x_out
+    return 4 * (kept + d + d * config.head_dim // CHUNK) + 8 * config.moe_topk
+
+
+def activation_bytes(config: PolicyConfig, deep: bool, native: bool = False) -> float:
+    """Bytes of activations a byte of text in a forward and backward, at their peak. deep: with each iteration's own loss. native: by
+    compiled calls, which keep less and compute nothing again."""
     a, d, k = TRACED[config.dtype], config.d_model, config.moe_topk
     experts = a.inner * (k + 1) * config.d_ffn + (a.code * config.n_experts * config.rank if narrow(config) else a.rows * k * d)
     rest = a.width * d + a.state * d * config.head_dim / 16 + a.router * config.n_experts
     ends = a.once * d + a.head * 256
     logits = config.max_iter * a.logits * 256 if deep else 0.0
+    if native:
+        return config.max_iter * native_bytes(config) + logits + ends
     if not config.recompute:
         return config.max_iter * (rest + experts) + logits + ends
     return config.max_iter * a.kept * d + ends + max(logits, rest + max(experts, a.working * d))
@@ -136,7 +163,7 @@ def plan(config: RunConfig, stage: Stage, process: int | None = None, micro_byte
         micro = micro_bytes or largest_micro_batch(config, stage)
         if stage is not Stage.TRAIN:
             items.append(Item("best weights so far" if stage is Stage.SFT else "weights of the base (KL)", weights, When.HELD))
-        items += _training(config, stage, policy, micro)
+        items += _training(config, stage, policy, micro, on_cpu=process is not None)
     if stage in (Stage.RL, Stage.ROLL):
         items += _rollouts(config, policy)
     return Plan(stage, tuple(item for item in items if item.bytes), micro)
@@ -177,7 +204,7 @@ def ways(config: RunConfig, stage: Stage, device: int, process: int | None = Non
         peak = plan(resolve_from(config, sets), stage, process, None if smaller else micro_bytes).peak
         return Way(tuple(what for what, _ in changes), sets, peak)
 
-    options = _options(config, stage)
+    options = _options(config, stage, on_cpu=process is not None)
     alone = [way for option in options if (way := tried([option])).peak <= device]
     if alone:
         return alone
@@ -188,11 +215,11 @@ def ways(config: RunConfig, stage: Stage, device: int, process: int | None = Non
     return []
 
 
-def _options(config: RunConfig, stage: Stage) -> list[tuple[str, tuple[str, ...]]]:
+def _options(config: RunConfig, stage: Stage, on_cpu: bool) -> list[tuple[str, tuple[str, ...]]]:
     """Changes that save memory, the least harmful first."""
     found: list[tuple[str, tuple[str, ...]]] = []
     trains = stage is not Stage.ROLL
-    if trains and not config.policy.recompute:
+    if trains and not config.policy.recompute and not (on_cpu and computes_natively(config.policy)):
         found.append(("recomputed iterations", ("policy.recompute=true",)))
     if trains:
         most = {Stage.TRAIN: config.train.batch, Stage.SFT: config.sft.batch, Stage.RL: config.roll.prompts * config.roll.group_size}[stage]
@@ -230,7 +257,7 @@ def _section(config: RunConfig, stage: Stage) -> _Trained:
     return _Trained(config.rl.optimizer, config.rl.micro_batches)
 
 
-def _training(config: RunConfig, stage: Stage, policy: Policy, micro: int) -> list[Item]:
+def _training(config: RunConfig, stage: Stage, policy: Policy, micro: int, on_cpu: bool) -> list[Item]:
     optimizer = _section(config, stage).optimizer
     moments: dict[str, int] = {}
     trained: dict[str, nn.Parameter] = {}
@@ -242,14 +269,17 @@ def _training(config: RunConfig, stage: Stage, policy: Policy, micro: int) -> li
                 moments[name] = moments.get(name, 0) + size
     gradients, (folded, taped) = _bytes(trained.values()), _folded(config.policy, policy, trained)
     largest = max((p.numel() * p.element_size() for n, p in trained.items() if ".experts." in n), default=0)
-    deep = stage is not Stage.RL and config.policy.deep_loss > 0
-    activations = int(micro * activation_bytes(config.policy, deep))
+    deep, native = stage is not Stage.RL and config.policy.deep_loss > 0, on_cpu and computes_natively(config.policy)
+    activations = int(micro * activation_bytes(config.policy, deep, native))
+    small = sum(size for p in trained.values() if (size := p.numel() * p.element_size()) < OWN_MAPPING)
+    holes = int((activations + 3 * small) * HOLES[config.policy.recompute and not native]) if on_cpu else 0
     return [
         *(Item(name, size, When.HELD) for name, size in moments.items()),
         Item("gradients of a micro-batch", gradients, When.UPDATE),
         Item("gradients, summed", gradients, When.UPDATE),
         Item("folded weights and their gradients", folded + taped + largest, When.UPDATE),
         Item(f"activations of {micro:,} bytes of text", activations, When.UPDATE),
+        Item("freed pieces the C library keeps", holes, When.UPDATE),
     ]
 
 

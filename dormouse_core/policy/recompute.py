@@ -29,7 +29,8 @@ class _Enough(Exception):
 
 
 def recomputed(function: Callable[..., Out], *arguments: object) -> Out:
-    """function(*arguments), keeping the arguments alone. It must give the same again when it is called with them again."""
+    """function(*arguments), keeping the arguments alone. It must do the same again when it is called with them again: RuntimeError in the
+    backward where it saves fewer tensors then."""
     marks: list[ref[_Mark]] = []
     found: WeakKeyDictionary[_Mark, Tensor] = WeakKeyDictionary()
 
@@ -58,6 +59,9 @@ def recomputed(function: Callable[..., Out], *arguments: object) -> Out:
     def value(one: _Mark) -> Tensor:
         if one not in found:
             again()
+        if one not in found:
+            raise RuntimeError(f"{function.__name__} saved fewer tensors when it was called again: what it does depends on more than "
+                               "its arguments")
         return found[one]
 
     with saved_tensors_hooks(mark, value):
