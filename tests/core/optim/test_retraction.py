@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dormouse_core.optim.groups import build_optimizer
-from dormouse_core.optim.precision import Slot
+from dormouse_core.optim.precision import CHUNK, Slot
 from dormouse_core.optim.retraction import errors, polar, retract, worst
 from dormouse_core.policy.init import orthonormal
 from dormouse_core.policy.model import build_policy
@@ -54,6 +54,14 @@ def test_only_the_entries_that_moved_are_retracted() -> None:
     error_S = errors(p.detach())
     assert float(error_S[[0, 2]].max()) < 1e-6 < float(error_S[[1, 3]].min())
     assert torch.equal(p[[1, 3]], before[[1, 3]])
+
+
+def test_the_monitor_names_the_worst_entry_of_a_stack_it_reads_in_parts() -> None:
+    stack = orthonormal((40, 4096, 8), torch.Generator().manual_seed(1)).bfloat16()
+    assert stack.numel() > CHUNK
+    stack[37] *= 1.5
+    found = worst({"stack": nn.Parameter(stack)})
+    assert found.entry == 37 and found.error == pytest.approx(1.25 * 8**0.5 / 8, rel=1e-2)
 
 
 def test_the_monitor_reports_the_worst_entry_by_name_and_per_rank() -> None:
