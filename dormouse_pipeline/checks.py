@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 
-from dormouse_core.artifacts.provenance import Artifact
+from dormouse_core.artifacts.provenance import Artifact, Kind
 from dormouse_core.config.run import RunConfig
 from dormouse_core.ledger import DormouseError, Ledger
 
@@ -68,6 +68,8 @@ def _share(made: Made, *names: str, of: str = "verdicts.") -> tuple[int, int]:
 def _no_verdict(made: Made) -> Outcome:
     without, total = _share(made, "verdicts.undecided", "verdicts.verifier_error")
     limit = made.config.rl.no_verdict_limit
+    if not total and made.artifact.kind is Kind.CHECKPOINT:
+        return Outcome(True, "no round was rolled here: the stored one was checked where it was judged", {"no_verdict": 0, "verdicts": 0})
     share = without / total if total else 1.0
     return Outcome(total > 0 and share <= limit, f"{without} of {total} trajectories have no verdict ({share:.1%}, limit {limit:.0%})",
                    {"no_verdict": without, "verdicts": total, "share": share})
