@@ -55,4 +55,7 @@ def _of_use(name: str, tasks: list[Task], use: Use | None, ledger: Ledger) -> li
         raise DormouseError(f"{name} holds {len(tasks)} tasks and none for {wanted}; leave `use` out, or name another set")
     if wanted is Use.EVALUATION:
         ledger.loud(f"{name}: its tasks are for evaluation only; they can be rolled and judged, and training refuses them")
+    else:
+        ledger.loud(f"{name}: its tasks have not been before the admission gate, so some may be passed without being solved; "
+                    "`dormouse tasks check DIR` says which, and why")
     return kept
