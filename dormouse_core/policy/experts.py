@@ -68,6 +68,13 @@ class Factors(NamedTuple):
         """Factors of each expert. One `unbind` each: indexing a parameter in a loop would cost a full zero gradient a use."""
         return list(zip(*(f.unbind(0) for f in self if f is not None), strict=True))
 
+    def of(self, live: list[int]) -> list[tuple[Tensor, ...]]:
+        """Factors of some experts, in this order. Without a gradient only they are touched: a decoded byte needs few of a thousand."""
+        if torch.is_grad_enabled():
+            every = self.per_expert()
+            return [every[e] for e in live]
+        return [tuple(f[e] for f in self if f is not None) for e in live]
+
 
 class Route(NamedTuple):
     """index_Nk: chosen experts. gate_Nk: their mixing weights, sum 1."""
@@ -138,11 +145,11 @@ def mix_wide(x_ND: Tensor, choice: Route, factors: Factors) -> Tensor:
     segments = sort_by_expert(choice, len(factors.up_v_EFR))
     x_AD = x_ND.index_select(0, segments.row_A)
     out = []
-    for x_MD, (up_v, down_u, up_u, down_v) in zip(x_AD.split(segments.counts), factors.per_expert(), strict=True):
-        if len(x_MD):
-            code_MR = linear_rows(_padded(x_MD), up_u.t(), SEGMENT_TILE)
-            inner_MF = silu_rows(linear_rows(code_MR, up_v, SEGMENT_TILE))
-            code_MR = linear_rows(inner_MF, down_u.t(), SEGMENT_TILE)
-            out.append(linear_rows(code_MR, down_v, SEGMENT_TILE)[: len(x_MD)])
+    live = [e for e, count in enumerate(segments.counts) if count]
+    for x_MD, (up_v, down_u, up_u, down_v) in zip(x_AD.split([segments.counts[e] for e in live]), factors.of(live), strict=True):
+        code_MR = linear_rows(_padded(x_MD), up_u.t(), SEGMENT_TILE)
+        inner_MF = silu_rows(linear_rows(code_MR, up_v, SEGMENT_TILE))
+        code_MR = linear_rows(inner_MF, down_u.t(), SEGMENT_TILE)
+        out.append(linear_rows(code_MR, down_v, SEGMENT_TILE)[: len(x_MD)])
     sum_ND = torch.zeros_like(x_ND, dtype=torch.float32)
     return sum_ND.index_add(0, segments.row_A, torch.cat(out) * segments.gate_A1).to(x_ND.dtype)
