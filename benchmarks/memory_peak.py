@@ -10,7 +10,6 @@ gradients. Columns in MiB: the process before; the plan for it; the largest resi
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -71,6 +70,12 @@ def filled(policy: Policy) -> Policy:
     return policy
 
 
+def peak_bytes() -> int:
+    """The most this process has held. Not getrusage's ru_maxrss: a process started by a large one inherits that one's."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) * 1024
+
+
 def measured(case: Case, steps: int) -> Peak:
     """In this process, which should not have done anything before."""
     config = resolve(case.preset, case.sets)
@@ -89,7 +94,7 @@ def measured(case: Case, steps: int) -> Peak:
             if not update(policy, optimizer, pool, works(config, case.rows, case.length)).applied:
                 raise SystemExit("the update was not finite: nothing was measured")
     assert best, "kept to the end, as SFT keeps it"
-    return Peak(process, expected.peak, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    return Peak(process, expected.peak, peak_bytes())
 
 
 def in_own_process(case: Case, steps: int = 2) -> Peak:

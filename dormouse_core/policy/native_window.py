@@ -21,7 +21,6 @@ from dormouse_core.kernels.native.held import Held
 from dormouse_core.policy.block import Fused, LoopBlock, Memory, controller_width, iterate_window, narrow
 from dormouse_core.policy.experts import Route
 from dormouse_core.policy.layout import Shape, in_segments, out_segments, pad_rows, padded, panels, shape_of, unsupported
-from dormouse_core.policy.pages import keep_freed_pages
 
 HELD = Held("kernel.native_window", "computes windows")
 CHUNK, BLOCK = 16, 256
@@ -149,7 +148,6 @@ def native_window(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: 
     if reason is None:
         try:
             made = NativeWindow(fused, config, bias_E, ends_B)
-            keep_freed_pages()
             if HELD.proven(key) or HELD.holds(key, _differs(block, fused, config, bias_E)):
                 return made
             return None

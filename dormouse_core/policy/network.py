@@ -30,6 +30,7 @@ from dormouse_core.policy.heads import LinearHead
 from dormouse_core.policy.native import NativeByte
 from dormouse_core.policy.native_window import native_window
 from dormouse_core.policy.norms import rms_normalise
+from dormouse_core.policy.pages import keep_freed_pages
 from dormouse_core.policy.products import BYTE_TILE, WINDOW_TILE, linear_rows
 from dormouse_core.policy.recompute import recomputed
 from dormouse_core.policy.state import CONTEXT, MIN_ROWS, State
@@ -123,6 +124,8 @@ class Policy(nn.Module):
         if batch * length < MIN_ROWS:
             return self._forward_few(ids_BL, state, deep, length_B, depth)
         config, block = self.config, self.block
+        if torch.is_grad_enabled() and ids_BL.device.type == "cpu":
+            keep_freed_pages()
         state = state if state is not None else self.initial_state(batch)
         fused, w_head_VD = fuse(block, config), self.head_weight()
         context_BX = torch.cat((state.tail_B3, ids_BL), 1)

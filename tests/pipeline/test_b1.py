@@ -18,10 +18,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 LIMIT_GIB = 20
 
 STEP = """
-import json, resource, sys
+import json, sys
 import numpy as np, torch
 from pathlib import Path
 from dormouse_core.artifacts.checkpoint import Checkpoint
+from benchmarks.memory_peak import peak_bytes
 from dormouse_core.artifacts.provenance import Kind, Provenance
 from dormouse_core.artifacts.store import Store
 from dormouse_core.config.resolve import resolve
@@ -33,9 +34,6 @@ from dormouse_core.optim.groups import build_optimizer
 from dormouse_core.policy.model import build_policy
 from dormouse_core.rollouts.streams import Stream, complete
 from dormouse_core.rollouts.workers import WorkerPool
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 config = resolve("b1")
 torch.set_num_threads(config.runtime.threads)
@@ -51,14 +49,14 @@ with WorkerPool(1, config.runtime.threads) as pool:
 del best
 (stream,) = complete(policy, [Stream(b"1+2=", 64, 1.0, 1)])
 policy.refresh()
-stepped, held = peak(), process_bytes() / 2**30
+stepped, held = peak_bytes() / 2**30, process_bytes() / 2**30
 made = Checkpoint(config, dict(policy.state_dict()), optimizer.state(), {})
 store = Store(Path(sys.argv[1]))
 with open("/proc/self/clear_refs", "w") as file:  # the peak counts from here
     file.write("5")
 before = process_bytes() / 2**30
 store.save_resume("b1", made, Provenance(kind=Kind.CHECKPOINT, stage="test", config_sha256="c", code_version="v", seed=1))
-saved = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 2**20 - before
+saved = peak_bytes() / 2**30 - before
 print(json.dumps({"finite": finite, "applied": outcome.applied, "loss": outcome.report["text_sum"], "sampled": len(stream.raw),
                   "stop": stream.finish, "peak": stepped, "held": held, "save": saved,
                   "file": store.resume_path("b1").stat().st_size / 2**30}))
@@ -86,7 +84,7 @@ def test_b1_goes_through_a_whole_cycle_of_the_same_assets_as_nano(tmp_path: Path
     suite.write_text(SUITE)
     sets = [f"train.data={Path(email.__file__).parent}", "train.steps=1", "train.batch=1", "train.seq_len=64", "train.micro_batches=1",
             "train.eval_batches=1", "sft.rows_per_pool=16", "sft.heldout_share=0.3", "sft.batch=16", "sft.micro_batches=2",
-            "sft.max_epochs=1", "roll.prompts=2", "roll.group_size=2", "roll.lanes=16", "rl.rounds=1", "rl.micro_batches=2",
+            "sft.max_epochs=1", "roll.prompts=2", "roll.group_size=2", "roll.lanes=32", "rl.rounds=1", "rl.micro_batches=2",
             "rl.interleave_sft=1.0", "rl.truncation_limit=1.0", "eval.tasks_per_pool=2", "eval.samples=1", "eval.bootstrap=100",
             "eval.frozen=false", "verify.workers=1", f"loop.suite={suite}", f"eval.suite={suite}"]
     result = dormouse("loop", "--preset", "b1", "--cycles", "1", *(part for s in sets for part in ("--set", s)), "--json", cwd=tmp_path,

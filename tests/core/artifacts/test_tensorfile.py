@@ -91,14 +91,15 @@ def test_a_type_the_format_has_no_name_for_is_refused_before_anything_is_written
 
 
 SAVE = """
-import resource, sys, torch
+import sys, torch
 from pathlib import Path
 from dormouse_core.artifacts.checkpoint import Checkpoint
 from dormouse_core.artifacts.store import Store
 from dormouse_core.config.resolve import resolve
 from tests.core.artifacts.made import provenance
 from dormouse_core.artifacts.provenance import Kind
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+from benchmarks.memory_peak import peak_bytes
+peak = lambda: peak_bytes() / 2**20
 made = Checkpoint(resolve("tiny"), {"w": torch.ones(32 << 20)}, {"m": torch.ones(32 << 20)}, {})
 store, before = Store(Path(sys.argv[1])), peak()
 artifact = store.put_checkpoint(made, provenance(Kind.CHECKPOINT))

@@ -1,6 +1,8 @@
 """The memory plan: exact where it counts tensors, close where it estimates, and refusing with what would fit."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -80,6 +82,13 @@ def test_the_plan_of_an_update_is_within_15_percent_of_the_memory_it_takes(case:
     found = in_own_process(case)
     assert found.measured > 1.8 * found.process, "the process itself is most of it: the plan would be right whatever it said"
     assert found.plan == pytest.approx(found.measured, rel=0.15), found
+
+
+def test_what_a_process_takes_is_measured_without_what_its_parent_took() -> None:
+    program = ("from benchmarks.memory_peak import in_own_process, Case, TORCH\nheld = b'x' * (1 << 30)\n"
+               "print(in_own_process(Case('tiny', [TORCH], 2, 32)).measured)")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1 << 30
 
 
 @pytest.mark.slow
