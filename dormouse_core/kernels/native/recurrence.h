@@ -27,7 +27,7 @@ static inline v16 silu16(v16 x, float* slope) {
 
 template <int C>
 struct Chunk {
-    static constexpr int K = 16 * C;
+    static constexpr int K = 16 * C, HELD = C > 1 ? 16 / C : 8;  // HELD: rows a substitution keeps in registers
     float unit_q[CHUNK][K], unit_k[CHUNK][K];                                     // q carries K^-1/2
     float query[CHUNK][K], key[CHUNK][K], key_in[CHUNK][K], key_in_t[K][CHUNK];  // q e^c, k e^c, k e^-c
     float grow[CHUNK][K];                                                         // e^c
@@ -92,14 +92,24 @@ struct Chunk {
         lower(attend, 1);
         lower(inner, 0);
         mul<CHUNK, K, C, -1, true>(key[0], K, 1, state, K, value[0], K);
-        for (int j = 0; j < CHUNK; j++) {
-            v16 row[C];
-            for (int c = 0; c < C; c++) {
-                row[c] = load(value[j] + 16 * c) * beta[j];
-                store(residue[j] + 16 * c, row[c]);
-            }
-            for (int i = j + 1; i < CHUNK; i++)
-                for (int c = 0; c < C; c++) store(value[i] + 16 * c, load(value[i] + 16 * c) - inner[i][j] * row[c]);
+        for (int first = 0; first < CHUNK; first += HELD) {  // forward substitution
+            v16 x[HELD][C];
+#pragma GCC unroll 16
+            for (int i = 0; i < HELD; i++)
+                for (int c = 0; c < C; c++) x[i][c] = load(value[first + i] + 16 * c);
+            for (int j = 0; j < first; j++)
+#pragma GCC unroll 16
+                for (int i = 0; i < HELD; i++)
+                    for (int c = 0; c < C; c++) x[i][c] -= inner[first + i][j] * load(residue[j] + 16 * c);
+#pragma GCC unroll 16
+            for (int j = 0; j < HELD; j++)
+                for (int c = 0; c < C; c++) {
+                    v16 row = x[j][c] * beta[first + j];
+                    store(value[first + j] + 16 * c, x[j][c]);
+                    store(residue[first + j] + 16 * c, row);
+#pragma GCC unroll 16
+                    for (int i = j + 1; i < HELD; i++) x[i][c] -= inner[first + i][first + j] * row;
+                }
         }
     }
 
@@ -162,17 +172,28 @@ static void backward_chunk(Chunk<C>& t, const Reads& in, const Writes& to, int r
     mul<CHUNK, K, C, 1, true>(t.key_in[0], K, 1, d_state, K, d_residue[0], K);
 
     float d_beta[CHUNK];
-    for (int j = CHUNK - 1; j >= 0; j--) {  // back substitution
-        v16 along{}, row[C];
-        for (int c = 0; c < C; c++) {
-            v16 g = load(d_residue[j] + 16 * c);
-            along += g * load(t.value[j] + 16 * c);
-            row[c] = g * t.beta[j];
-            store(d_value[j] + 16 * c, row[c]);
+    constexpr int HELD = Chunk<C>::HELD;
+    for (int first = CHUNK - HELD; first >= 0; first -= HELD) {  // back substitution
+        v16 x[HELD][C];
+#pragma GCC unroll 16
+        for (int i = 0; i < HELD; i++)
+            for (int c = 0; c < C; c++) x[i][c] = load(d_residue[first + i] + 16 * c);
+        for (int j = CHUNK - 1; j >= first + HELD; j--)
+#pragma GCC unroll 16
+            for (int i = 0; i < HELD; i++)
+                for (int c = 0; c < C; c++) x[i][c] -= t.inner[j][first + i] * load(d_value[j] + 16 * c);
+#pragma GCC unroll 16
+        for (int j = HELD - 1; j >= 0; j--) {
+            v16 along{};
+            for (int c = 0; c < C; c++) {
+                v16 row = x[j][c] * t.beta[first + j];
+                along += x[j][c] * load(t.value[first + j] + 16 * c);
+                store(d_value[first + j] + 16 * c, row);
+#pragma GCC unroll 16
+                for (int i = 0; i < j; i++) x[i][c] -= t.inner[first + j][first + i] * row;
+            }
+            d_beta[first + j] = total(along);
         }
-        d_beta[j] = total(along);
-        for (int i = 0; i < j; i++)
-            for (int c = 0; c < C; c++) store(d_residue[i] + 16 * c, load(d_residue[i] + 16 * c) - t.inner[j][i] * row[c]);
     }
 
     transpose<CHUNK, C>(t.residue[0], K, turned[0], CHUNK);
