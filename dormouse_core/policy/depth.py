@@ -146,14 +146,13 @@ class Course:
             return run_TN1 / run_TN1.sum(0)
         return halting(torch.stack(self._scores)) if self.arm.kind == "ponder" else None
 
-    def mean(self, readings: list[Tensor]) -> Tensor:
-        """The state that is read out, from the states [..., d] after each iteration. Its weights are constants for the gradient."""
+    def mean(self, after_TXD: Tensor) -> Tensor:
+        """The state that is read out, from the states after each iteration. Its weights are constants for the gradient."""
         weight_TN1 = self.read()
         if weight_TN1 is None:
-            return torch.stack(readings).mean(0) if len(readings) > 1 else readings[0]
-        stacked_TXD = torch.stack(readings)
-        weight = weight_TN1.detach().view(*stacked_TXD.shape[:-1], 1)
-        return (stacked_TXD.float() * weight).sum(0).to(stacked_TXD.dtype)
+            return after_TXD.mean(0) if len(after_TXD) > 1 else after_TXD[0]
+        weight = weight_TN1.detach().view(*after_TXD.shape[:-1], 1)
+        return (after_TXD.float() * weight).sum(0).to(after_TXD.dtype)
 
     def blended(self, logits_TXV: Tensor) -> Tensor:
         """The answer where answers are mixed: halting weights times each iteration's own distribution."""

@@ -18,6 +18,7 @@ from dormouse_core.kernels.dispatch import close
 from dormouse_core.kernels.native.build import Unavailable, library
 from dormouse_core.kernels.native.held import Held
 from dormouse_core.policy.layout import Shape, in_segments, out_segments, padded, panels, shape_of, unsupported
+from dormouse_core.policy.readout import Readout
 from dormouse_core.policy.state import State
 
 if TYPE_CHECKING:
@@ -47,14 +48,14 @@ class _Weights(ctypes.Structure):
 class NativeByte:
     """Weights as byte.cpp takes them. Made anew when weights change."""
 
-    def __init__(self, policy: "Policy", fused: "Fused", w_head_VD: Tensor, out_v_DR: Tensor, control: int, narrow: bool) -> None:
+    def __init__(self, policy: "Policy", fused: "Fused", readout: Readout, control: int, narrow: bool) -> None:
         self._key, self._width = f"{policy.config!r} on {policy.embedding.device.type}", policy.config.d_model
         self._rows = 0
         reason = unsupported(policy.config, policy.embedding.device, narrow)
         if reason is None and not HELD.refused(self._key, count=False):
             try:
                 self._work_size, self._decode = _compiled()
-                self._shape, self._tensors = _laid_out(policy, fused, w_head_VD, out_v_DR, control)
+                self._shape, self._tensors = _laid_out(policy, fused, readout, control)
                 self._weights = _Weights(*(t.data_ptr() for t in self._tensors))
                 self._layout = ctypes.addressof(self._shape), ctypes.addressof(self._weights)
             except Unavailable as error:
@@ -95,17 +96,17 @@ def _moved(state: State) -> tuple[Tensor, Tensor]:
     return state.kda_TBHKV_padded[:, : state.batch], state.tail_B3
 
 
-def _laid_out(policy: "Policy", fused: "Fused", w_head_VD: Tensor, out_v_DR: Tensor, control: int) -> tuple[Shape, list[Tensor]]:
+def _laid_out(policy: "Policy", fused: "Fused", readout: Readout, control: int) -> tuple[Shape, list[Tensor]]:
     """(shape, tensors in the order of _WEIGHTS)."""
-    c, block, readout = policy.config, policy.block, policy.readout.u.shape[1]
-    shape = shape_of(c, control, readout)
+    c, block, rank = policy.config, policy.block, readout.u_DR.shape[1]
+    shape = shape_of(c, control, rank)
     up_EFR, down_EFR = fused.factors.up_v_EFR, fused.factors.down_u_EFR
     tensors = [
         policy.embedding, block.engram.rows, block.iter_embed,
         panels(F.pad(fused.w_engram_XM, (0, shape.memory - fused.w_engram_XM.shape[1]))),
         panels(fused.w_start_PD), panels(fused.w_in_XD, in_segments(c, control)), panels(fused.w_decay_DK), fused.b_decay_D,
         panels(fused.w_out_DX, columns=out_segments(c)), panels(fused.shared_v_FR), panels(fused.shared_u_FR.t()), panels(up_EFR),
-        panels(down_EFR.transpose(1, 2)), panels(policy.readout.u.t()), panels(F.pad(out_v_DR, (0, padded(readout) - readout))),
-        panels(w_head_VD), policy.get_buffer("balance_bias_E"),
+        panels(down_EFR.transpose(1, 2)), panels(readout.u_DR.t()), panels(F.pad(readout.v_DR, (0, padded(rank) - rank))),
+        panels(readout.head_VD), policy.get_buffer("balance_bias_E"),
     ]  # fmt: skip
     return shape, [t.detach().contiguous() for t in tensors]

@@ -1,9 +1,9 @@
-"""One iteration over a window, and the gradients of it, as one compiled call each.
+"""The iterations over a window, and the gradients of each, as one compiled call an iteration.
 
 For fixed depth, fp32, narrow experts, heads of 16, 32 or 64, on a CPU with a C++ compiler; anything else runs `block.iterate_window`,
 counted as `kernel.native_window`. The numbers are that function's within rounding, gradients included; a row's bits do not depend on
 its batch. The first window of a policy's shape in a process is preceded by a comparison of both on drawn inputs.
-Not here: the code (kernels/native/window.cpp); embedding, memory's products, readout and head, which stay torch's.
+Not here: the code (kernels/native/window.cpp); readout and head (native_readout.py); embedding and memory's products, which stay torch's.
 """
 
 import ctypes
@@ -19,12 +19,25 @@ from dormouse_core.kernels.dispatch import close
 from dormouse_core.kernels.native.build import Unavailable, library
 from dormouse_core.kernels.native.held import Held
 from dormouse_core.policy.block import Fused, LoopBlock, Memory, controller_width, iterate_window, narrow
-from dormouse_core.policy.experts import Route
-from dormouse_core.policy.layout import Shape, in_segments, out_segments, pad_rows, padded, panels, shape_of, unsupported
+from dormouse_core.policy.layout import (
+    Shape,
+    address,
+    in_segments,
+    out_segments,
+    pad_rows,
+    padded,
+    panels,
+    pointers,
+    shape_of,
+    unsupported,
+)
+from dormouse_core.policy.native_readout import BLOCK, NativeReadout
+from dormouse_core.policy.products import WINDOW_TILE
+from dormouse_core.policy.readout import Readout
 
 HELD = Held("kernel.native_window", "computes windows")
-CHUNK, BLOCK = 16, 256
-"""Bytes between two states that are kept, and bytes taken through an iteration together (recurrence.h, window.cpp)."""
+CHUNK = 16
+"""Bytes between two states that are kept (recurrence.h)."""
 _PROBE = (2, 40)
 """Rows and bytes of the comparison; the second row ends early."""
 _PROBES = 4
@@ -33,15 +46,6 @@ _PROBES = 4
 _WEIGHTS = ("step", "w_in", "w_decay", "b_decay", "w_out", "shared_v", "shared_u", "up", "down", "bias", "w_in_back", "w_decay_back",
             "w_out_back", "shared_v_back", "shared_u_back", "up_back", "down_back")
 _KEPT = ("norm", "scale", "read", "decay", "attended", "out_scale", "inner", "shared", "mixed", "joined")
-
-def _pointers(*tensors: Tensor) -> Any:
-    """A C struct of pointers, in this order. The caller keeps the tensors."""
-    assert all(t.is_contiguous() for t in tensors)
-    return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
-
-
-def _address(x: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if x is None else x.data_ptr())
 
 
 class _Plan(NamedTuple):
@@ -55,10 +59,10 @@ class _Plan(NamedTuple):
 
     def run(self, name: str, step_D: Tensor, given: tuple[Tensor, ...], kept: tuple[Tensor, ...], choice: tuple[Tensor, ...],
             sizes: tuple[int, int], *more: Any) -> None:
-        weights, scratch = _pointers(step_D, *self.laid_out), torch.empty(self.library.scratch_size(ctypes.byref(self.shape)))
+        weights, scratch = pointers(step_D, *self.laid_out), torch.empty(self.library.scratch_size(ctypes.byref(self.shape)))
         getattr(self.library, name)(
-            ctypes.byref(self.shape), weights, _pointers(*given), _pointers(*kept), _pointers(*choice), *map(ctypes.c_int64, sizes),
-            _address(self.ends_B), *more, _address(scratch)
+            ctypes.byref(self.shape), weights, pointers(*given), pointers(*kept), pointers(*choice), *map(ctypes.c_int64, sizes),
+            address(self.ends_B), *more, address(scratch)
         )  # fmt: skip
 
 
@@ -68,52 +72,62 @@ def _kept(s: Shape, rows: int, like: Tensor) -> tuple[Tensor, ...]:
     return tuple(like.new_empty(rows, width) for width in widths)
 
 
-class _Iterate(torch.autograd.Function):
-    """c = h + e, n = RMS(c), the input product, attention, memory, experts, the output product; names as in `block.iterate_window`."""
+class _Iterations(torch.autograd.Function):
+    """T times c = h + e, n = RMS(c), the input product, attention, memory, experts, the output product; names as in
+    `block.iterate_window`. Gradients of what all iterations read are summed where they are computed."""
 
     @staticmethod
     def forward(
-        ctx: Any, plan: _Plan, h_BLD: Tensor, step_D: Tensor, start_NP: Tensor, key_ND: Tensor, value_ND: Tensor, state_BHKV: Tensor,
+        ctx: Any, plan: _Plan, h_BLD: Tensor, step_TD: Tensor, start_NP: Tensor, key_ND: Tensor, value_ND: Tensor, state_TBHKV: Tensor,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        s, (batch, length, _) = plan.shape, h_BLD.shape
-        rows, new, given = batch * length, h_BLD.new_empty, (h_BLD, start_NP, key_ND, value_ND)
+        s, (batch, length, _), iterations = plan.shape, h_BLD.shape, len(step_TD)
+        rows, new, memory = batch * length, h_BLD.new_empty, (start_NP, key_ND, value_ND)
         learns = any(ctx.needs_input_grad)
-        kept = _kept(s, rows if learns else min(rows, BLOCK), h_BLD)
-        choice = new(rows, s.top_k, dtype=torch.int32), new(rows, s.top_k)
-        after_BLD, final = torch.empty_like(h_BLD), state_BHKV.clone(memory_format=torch.contiguous_format)
-        entry = new(batch, s.heads, -(-length // CHUNK), s.width, s.width) if learns else None
-        plan.run("iterate", step_D, given, kept, choice, (batch, length), _address(final), _address(entry), _address(after_BLD))
+        index, gate = new(iterations, rows, s.top_k, dtype=torch.int32), new(iterations, rows, s.top_k)
+        after_TBLD, final = new(iterations, *h_BLD.shape), state_TBHKV.clone(memory_format=torch.contiguous_format)
+        entry = new(iterations, batch, s.heads, -(-length // CHUNK), s.width, s.width) if learns else None
+        kept = [_kept(s, rows if learns else min(rows, BLOCK), h_BLD) for _ in range(iterations if learns else 1)]
+        before = h_BLD
+        for t in range(iterations):
+            plan.run("iterate", step_TD[t], (before, *memory), kept[t if learns else 0], (index[t], gate[t]), (batch, length),
+                     address(final[t]), address(None if entry is None else entry[t]), address(after_TBLD[t]))
+            before = after_TBLD[t]
         if learns:
-            ctx.plan, ctx.weights = plan, [w.shape for w in weights]
-            ctx.save_for_backward(step_D, *given, *choice, entry, *kept)
-        ctx.mark_non_differentiable(*choice)
-        return after_BLD, final, *choice
+            ctx.plan = plan
+            ctx.save_for_backward(step_TD, h_BLD, after_TBLD, *memory, index, gate, entry, *(x for each in kept for x in each))
+        ctx.mark_non_differentiable(index, gate)
+        return after_TBLD, final, index, gate
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_after_BLD: Tensor, d_state: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        step, h_BLD, start, key, value, index, gate, entry, *kept = ctx.saved_tensors
+    def backward(ctx: Any, d_after_TBLD: Tensor, d_state: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        step_TD, h_BLD, after_TBLD, start, key, value, index, gate, entry, *kept = ctx.saved_tensors
         s, (batch, length, _d), new = ctx.plan.shape, h_BLD.shape, h_BLD.new_zeros
-        contiguous, rank = torch.contiguous_format, -(-s.rank // 8) * 8
-        d_h, d_state = d_after_BLD.clone(memory_format=contiguous), d_state.clone(memory_format=contiguous)
-        rows = tuple(torch.empty_like(x) for x in (start, key, value))
-        small = padded(s.shared)
-        d_step, d_in, d_decay, d_bias, d_out, d_shared_v, d_shared_u, d_up, d_down = sums = (
-            new(s.d), new(s.x_in, s.d), new(s.width, s.d), new(s.d), new(s.x_out, s.d), new(small, s.ffn), new(small, s.ffn),
+        contiguous, rank, small = torch.contiguous_format, -(-s.rank // 8) * 8, padded(s.shared)
+        d_state = d_state.clone(memory_format=contiguous)
+        d_h, d_step_TD = d_after_TBLD[-1].clone(memory_format=contiguous), torch.zeros_like(step_TD)
+        shared = tuple(torch.zeros_like(x) for x in (start, key, value))
+        d_in, d_decay, d_bias, d_out, d_shared_v, d_shared_u, d_up, d_down = sums = (
+            new(s.x_in, s.d), new(s.width, s.d), new(s.d), new(s.x_out, s.d), new(small, s.ffn), new(small, s.ffn),
             new(s.experts, rank, s.ffn), new(s.experts, rank, s.ffn),
         )  # fmt: skip
-        ctx.plan.run("iterate_backward", step, (h_BLD, start, key, value), tuple(kept), (index, gate), (batch, length), _address(entry),
-                     _address(d_state), _pointers(d_h, *rows, *sums))
+        for t in reversed(range(len(step_TD))):
+            before = after_TBLD[t - 1] if t else h_BLD
+            ctx.plan.run("iterate_backward", step_TD[t], (before, start, key, value), tuple(kept[t * len(_KEPT) : (t + 1) * len(_KEPT)]),
+                         (index[t], gate[t]), (batch, length), address(entry[t]), address(d_state[t]),
+                         pointers(d_h, *shared, d_step_TD[t], *sums))
+            if t:
+                d_h += d_after_TBLD[t - 1]
         experts = (d[:, : s.rank].transpose(1, 2) for d in (d_up, d_down))
-        return (None, d_h, d_step, *rows, d_state, d_in, d_decay.t(), d_bias, d_out.t(), d_shared_v[: s.shared].t(),
+        return (None, d_h, d_step_TD, *shared, d_state, d_in, d_decay.t(), d_bias, d_out.t(), d_shared_v[: s.shared].t(),
                 d_shared_u[: s.shared].t(), *experts)
 
 
 class NativeWindow:
     """The block's weights as one forward's iterations take them, padded to the native widths."""
 
-    def __init__(self, fused: Fused, config: PolicyConfig, bias_E: Tensor, ends_B: Tensor | None) -> None:
+    def __init__(self, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor, ends_B: Tensor | None) -> None:
         control = controller_width(config)
         self.more_control = padded(control) - control
         self.weights = w_in, w_decay, b_decay, w_out, shared_v, shared_u, up_EFR, down_EFR = (
@@ -129,17 +143,22 @@ class NativeWindow:
                         panels(down_EFR)) if torch.is_grad_enabled() or w_in.requires_grad else ()  # fmt: skip
         loaded = library("window")
         loaded.scratch_size.restype = ctypes.c_int64
-        self.plan = _Plan(loaded, shape_of(config, control, 0), forward + backward, None if ends_B is None else ends_B.contiguous())
+        shape = shape_of(config, control, readout.u_DR.shape[1])
+        self.plan = _Plan(loaded, shape, forward + backward, None if ends_B is None else ends_B.contiguous())
+        self.read_out = NativeReadout(readout, shape)
 
-    def iterate(self, h_BLD: Tensor, step_D: Tensor, start_NP: Tensor, memory: Memory, state_BHKV: Tensor) -> tuple[Tensor, Tensor, Route]:
-        """`block.iterate_window` at fixed depth."""
+    def iterate(
+        self, h_BLD: Tensor, step_TD: Tensor, start_NP: Tensor, memory: Memory, state_TBHKV: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(h after each iteration [T, B, L, D], final states [T, B, H, K, V], chosen experts [T, N, k]) of T iterations."""
         start_NP = F.pad(start_NP, (0, self.more_control))
-        taken = (h_BLD, step_D, start_NP, memory.key_ND, memory.value_ND)
-        h_BLD, state_BHKV, index_Nk, gate_Nk = _Iterate.apply(self.plan, *(x.contiguous() for x in taken), state_BHKV, *self.weights)
-        return h_BLD, state_BHKV, Route(index_Nk, gate_Nk)
+        taken = (h_BLD, step_TD, start_NP, memory.key_ND, memory.value_ND)
+        after_TBLD, final_TBHKV, index_TNk, _ = _Iterations.apply(self.plan, *(x.contiguous() for x in taken), state_TBHKV, *self.weights)
+        return after_TBLD, final_TBHKV, index_TNk
 
 
-def native_window(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: Tensor, ends_B: Tensor | None) -> NativeWindow | None:
+def native_window(block: LoopBlock, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor,
+                  ends_B: Tensor | None) -> NativeWindow | None:
     """What runs this forward's iterations, or None where torch does."""
     key = f"{config!r} on {block.norm.device.type}"
     if HELD.refused(key):
@@ -147,8 +166,8 @@ def native_window(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: 
     reason = unsupported(config, block.norm.device, narrow(config)) or ("policy.recompute is set" if config.recompute else None)
     if reason is None:
         try:
-            made = NativeWindow(fused, config, bias_E, ends_B)
-            if HELD.proven(key) or HELD.holds(key, _differs(block, fused, config, bias_E)):
+            made = NativeWindow(fused, readout, config, bias_E, ends_B)
+            if HELD.proven(key) or HELD.holds(key, _differs(block, fused, readout, config, bias_E)):
                 return made
             return None
         except Unavailable as error:
@@ -158,11 +177,12 @@ def native_window(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: 
     return None
 
 
-def _differs(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: Tensor) -> str | None:
-    """How an iteration and its gradients differ from torch's on drawn inputs and these weights; None where they agree."""
+def _differs(block: LoopBlock, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor) -> str | None:
+    """How an iteration, what is read out of it and their gradients differ from torch's on drawn inputs and these weights; None where
+    they agree."""
     wrong: str | None = None
     for seed in range(_PROBES):
-        native, plain = (_probed(block, fused, config, bias_E, seed, compiled) for compiled in (True, False))
+        native, plain = (_probed(block, fused, readout, config, bias_E, seed, compiled) for compiled in (True, False))
         if torch.equal(native[0].sort(-1).values.long(), plain[0].sort(-1).values):
             return close(*zip(*((a / b.abs().max().clamp_min(1e-6), b / b.abs().max().clamp_min(1e-6))
                                 for a, b in zip(native[1:], plain[1:], strict=True)), strict=True))  # fmt: skip
@@ -172,22 +192,28 @@ def _differs(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: Tenso
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def _probed(block: LoopBlock, fused: Fused, config: PolicyConfig, bias_E: Tensor, seed: int, compiled: bool) -> tuple[Tensor, ...]:
-    """(chosen experts, h, state, gradients of all inputs and weights) of one iteration of either form."""
+def _probed(
+    block: LoopBlock, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor, seed: int, compiled: bool
+) -> tuple[Tensor, ...]:
+    """(chosen experts, h, state, hidden, logits, gradients of all inputs and weights) of one iteration of either form."""
     rng, (batch, length), d = torch.Generator().manual_seed(seed), _PROBE, config.d_model
     n, ends_B = batch * length, torch.tensor([length, length // 2 + 1])
     shapes = [(batch, length, d), (n, controller_width(config)), (n, d), (n, d), (batch, config.n_heads, config.head_dim, config.head_dim)]
     h, start, key, value, state = inputs = [torch.randn(shape, generator=rng).requires_grad_() for shape in shapes]
-    read = (fused.w_in_XD, fused.w_decay_DK, fused.b_decay_D, fused.w_out_DX, fused.shared_v_FR, fused.shared_u_FR, *fused.factors[:2])
-    w_in, w_decay, b_decay, w_out, shared_v, shared_u, up, down = weights = [w.detach().clone().requires_grad_() for w in read]
+    read = (fused.w_in_XD, fused.w_decay_DK, fused.b_decay_D, fused.w_out_DX, fused.shared_v_FR, fused.shared_u_FR, *fused.factors[:2],
+            *readout)
+    w_in, w_decay, b_decay, w_out, shared_v, shared_u, up, down, *last = weights = [w.detach().clone().requires_grad_() for w in read]
     fused = fused._replace(w_in_XD=w_in, w_decay_DK=w_decay, b_decay_D=b_decay, w_out_DX=w_out, shared_v_FR=shared_v, shared_u_FR=shared_u,
                            factors=fused.factors._replace(up_v_EFR=up, down_u_EFR=down))
-    memory = Memory(key, value)
+    memory, readout = Memory(key, value), Readout(*last)
     if compiled:
-        window = NativeWindow(fused, config, bias_E, ends_B)
-        out, final, choice = window.iterate(h, block.iter_embed[0].detach(), start, memory, state)
+        window = NativeWindow(fused, readout, config, bias_E, ends_B)
+        (out,), (final,), (chosen,) = window.iterate(h, block.iter_embed[:1].detach(), start, memory, state.unsqueeze(0))
+        hidden, logits = window.read_out(out)
     else:
         past_BL = torch.arange(length) >= ends_B.unsqueeze(1)
-        out, final, choice = iterate_window(h, 0, start, memory, state, bias_E, block, fused, config, past_BL)
-    towards = [torch.randn(x.shape, generator=rng) for x in (out, final)]
-    return choice.index_Nk, out.detach(), final.detach(), *torch.autograd.grad((out, final), [*inputs, *weights], towards)
+        out, final, (chosen, _) = iterate_window(h, 0, start, memory, state, bias_E, block, fused, config, past_BL)
+        hidden, logits = readout.of(out, config.norm_eps, WINDOW_TILE)
+    towards = [torch.randn(x.shape, generator=rng) for x in (out, final, hidden, logits)]
+    found = torch.autograd.grad((out, final, hidden, logits), [*inputs, *weights], towards)
+    return chosen, *(x.detach() for x in (out, final, hidden, logits)), *found

@@ -4,6 +4,7 @@ hidden = mean over iterations of the readout (constant weights only), logits = h
 head path: what samples is what trains. Equations, shapes and what goes wrong: docs/policy.md.
 """
 
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -32,6 +33,7 @@ from dormouse_core.policy.native_window import native_window
 from dormouse_core.policy.norms import rms_normalise
 from dormouse_core.policy.pages import keep_freed_pages
 from dormouse_core.policy.products import BYTE_TILE, WINDOW_TILE, linear_rows
+from dormouse_core.policy.readout import Readout
 from dormouse_core.policy.recompute import recomputed
 from dormouse_core.policy.state import CONTEXT, MIN_ROWS, State
 
@@ -51,8 +53,7 @@ class _Packed(NamedTuple):
     """Weights as decoding uses them, with the versions of the parameters they were made from."""
 
     fused: Fused
-    w_head_VD: Tensor
-    out_v_DR: Tensor
+    readout: Readout
     parameters: tuple[Tensor, ...]
     versions: tuple[int, ...]
     native: NativeByte | None = None
@@ -106,11 +107,8 @@ class Policy(nn.Module):
         """[V, d], fp32: the factored head multiplied out, the final norm's weight folded in."""
         return self.head.scaled_v().float() @ (self.head.u * self.final_norm.unsqueeze(1)).float().t()
 
-    def _readout(self, state_ND: Tensor, out_v_DR: Tensor, tile: int) -> Tensor:
-        return linear_rows(linear_rows(state_ND, self.readout.u.t(), tile), out_v_DR, tile)
-
-    def _logits(self, hidden_XD: Tensor, w_head_VD: Tensor) -> Tensor:
-        return F.linear(rms_normalise(hidden_XD.float(), self.config.norm_eps), w_head_VD)
+    def _reads_out(self) -> Readout:
+        return Readout(self.readout.u, self.readout.scaled_v(), self.head_weight())
 
     def forward(self, ids_BL: Tensor, state: State | None = None, deep: bool = False, length_B: Tensor | None = None,
                 depth: int | None = None) -> PolicyOutput:
@@ -127,43 +125,43 @@ class Policy(nn.Module):
         if torch.is_grad_enabled() and ids_BL.device.type == "cpu":
             keep_freed_pages()
         state = state if state is not None else self.initial_state(batch)
-        fused, w_head_VD = fuse(block, config), self.head_weight()
+        fused, readout = fuse(block, config), self._reads_out()
         context_BX = torch.cat((state.tail_B3, ids_BL), 1)
         memory = read_memory(hash_rows(context_BX, config.engram_rows).flatten(0, 1), block.engram.rows, fused, WINDOW_TILE)
         h_BLD = F.embedding(ids_BL, self.embedding)
         start_NP = linear_rows(rms_normalise(h_BLD.flatten(0, 1), config.norm_eps), fused.w_start_PD, WINDOW_TILE)
         past_BL = None if length_B is None else torch.arange(length, device=ids_BL.device) >= length_B.unsqueeze(1)
-        course, streams, readings = Course(self, config, depth), [], []
-        iterate = _recomputed if config.recompute and torch.is_grad_enabled() else iterate_window
-        bias_E = cast(Tensor, self.balance_bias_E)
-        native = native_window(block, fused, config, bias_E, length_B) if config.compute == "native" else None
-        for n in range(course.iterations):
-            before_BHKV = state.kda_TBHKV_padded[n, :batch]
-            if native is not None:
-                h_BLD, stream, choice = native.iterate(h_BLD, block.iter_embed[n], start_NP, memory, before_BHKV)
-            else:
-                h_BLD, stream, choice = iterate(
-                    h_BLD, n, start_NP, memory, before_BHKV, bias_E, block, fused, config, past_BL, course.gate_N1
-                )
-            streams.append(stream)
-            readings.append(h_BLD)
-            if self.count_load and self.training:
-                index_Nk = choice.index_Nk if course.gate_N1 is None else choice.index_Nk[course.gate_N1[:, 0] > 0]
-                cast(Tensor, self.load_E).add_(torch.bincount(index_Nk.flatten(), minlength=config.n_experts))
-            course.after(h_BLD)
-        streams += [state.kda_TBHKV_padded[n, :batch] for n in range(course.iterations, config.max_iter)]
-        mean_BLD = course.mean(readings)
-        out_v_DR = self.readout.scaled_v()
-        hidden_BLD = self._readout(mean_BLD.flatten(0, 1), out_v_DR, WINDOW_TILE).view_as(mean_BLD)
-        deep_TBLV = self._deep(readings, out_v_DR, w_head_VD, WINDOW_TILE) if deep or course.blends else None
-        mixed_TBLV = deep_TBLV if course.blends else None
-        logits_BLV = self._logits(hidden_BLD, w_head_VD) if mixed_TBLV is None else course.blended(mixed_TBLV)
-        return PolicyOutput(logits_BLV, hidden_BLD, _state(streams, context_BX, batch, length_B), deep_TBLV if deep else None,
+        course, bias_E = Course(self, config, depth), cast(Tensor, self.balance_bias_E)
+        before_TBHKV = state.kda_TBHKV_padded[:, :batch]
+        native = native_window(block, fused, readout, config, bias_E, length_B) if config.compute == "native" else None
+        if native is not None:
+            after_TBLD, final_TBHKV, chosen_TNk = native.iterate(h_BLD, block.iter_embed, start_NP, memory, before_TBHKV)
+            self._count(chosen_TNk)
+        else:
+            iterate = _recomputed if config.recompute and torch.is_grad_enabled() else iterate_window
+            after, streams = [], list(before_TBHKV)
+            for n in range(course.iterations):
+                gate_N1 = course.gate_N1
+                h_BLD, streams[n], choice = iterate(
+                    h_BLD, n, start_NP, memory, streams[n], bias_E, block, fused, config, past_BL, gate_N1
+                )  # fmt: skip
+                self._count(choice.index_Nk if gate_N1 is None else choice.index_Nk[gate_N1[:, 0] > 0])
+                course.after(h_BLD)
+                after.append(h_BLD)
+            after_TBLD, final_TBHKV = torch.stack(after), torch.stack(streams)
+        read_out = native.read_out if native is not None else partial(readout.of, eps=config.norm_eps, tile=WINDOW_TILE)
+        hidden_BLD, logits_BLV = read_out(course.mean(after_TBLD))
+        deep_TBLV = torch.stack([read_out(h_BLD)[1] for h_BLD in after_TBLD]) if deep or course.blends else None
+        if course.blends:
+            assert deep_TBLV is not None
+            logits_BLV = course.blended(deep_TBLV)
+        return PolicyOutput(logits_BLV, hidden_BLD, _state(final_TBHKV, context_BX, batch, length_B), deep_TBLV if deep else None,
                             course.trace(batch, length))
 
-    def _deep(self, readings: list[Tensor], out_v_DR: Tensor, w_head_VD: Tensor, tile: int) -> Tensor:
-        """[T, ..., V]: what each iteration's own state would answer."""
-        return torch.stack([self._logits(self._readout(h.flatten(0, -2), out_v_DR, tile).view_as(h), w_head_VD) for h in readings])
+    def _count(self, chosen: Tensor) -> None:
+        """Add a training forward's choices of experts, of any shape, to the load, where they are counted."""
+        if self.count_load and self.training:
+            cast(Tensor, self.load_E).add_(torch.bincount(chosen.flatten(), minlength=self.config.n_experts))
 
     def _forward_few(self, ids_BL: Tensor, state: State | None, deep: bool, length_B: Tensor | None, depth: int | None) -> PolicyOutput:
         """Windows of fewer than 16 bytes in all: run with padding rows, so that their bits are those of a larger batch.
@@ -196,11 +194,10 @@ class Policy(nn.Module):
     @torch.inference_mode()
     def _packed_anew(self) -> _Packed:
         parameters = tuple(self.parameters())
-        fused = fuse(self.block, self.config)
-        w_head_VD, out_v_DR, native = self.head_weight(), self.readout.scaled_v(), None
+        fused, readout, native = fuse(self.block, self.config), self._reads_out(), None
         if self.config.compute == "native":
-            native = NativeByte(self, fused, w_head_VD, out_v_DR, controller_width(self.config), narrow(self.config))
-        packed = _Packed(fused, w_head_VD, out_v_DR, parameters, tuple([p._version for p in parameters]), native)
+            native = NativeByte(self, fused, readout, controller_width(self.config), narrow(self.config))
+        packed = _Packed(fused, readout, parameters, tuple([p._version for p in parameters]), native)
         self._packed = packed
         return packed
 
@@ -234,8 +231,8 @@ class Policy(nn.Module):
                 h_BD, n, start_BP, memory, state.kda_TBHKV_padded[n], cast(Tensor, self.balance_bias_E), self.block, fused, config
             )
             total_BD += h_BD
-        hidden_BD = self._readout((total_BD / config.max_iter).to(h_BD.dtype), packed.out_v_DR, BYTE_TILE)
-        return self._logits(hidden_BD, packed.w_head_VD)[:batch], hidden_BD[:batch]
+        hidden_BD, logits_BV = packed.readout.of((total_BD / config.max_iter).to(h_BD.dtype), config.norm_eps, BYTE_TILE)
+        return logits_BV[:batch], hidden_BD[:batch]
 
     def _decode_course(self, h_BD: Tensor, start_BP: Tensor, memory: Memory, state: State, packed: _Packed) -> tuple[Tensor, Tensor]:
         """The loop of `decode` under a depth arm: (logits, hidden) of all rows, padding included."""
@@ -255,12 +252,14 @@ class Policy(nn.Module):
                 h_BD = h_BD.index_copy(0, some, part_BD)
             readings.append(h_BD)
             course.after(h_BD)
-        hidden_BD = self._readout(course.mean(readings), packed.out_v_DR, BYTE_TILE)
+        after_TBD = torch.stack(readings)
+        hidden_BD, logits_BV = packed.readout.of(course.mean(after_TBD), config.norm_eps, BYTE_TILE)
         trace = course.trace(len(h_BD))
         self.trace = None if trace is None else trace.first(state.batch)
         if course.blends:
-            return course.blended(self._deep(readings, packed.out_v_DR, packed.w_head_VD, BYTE_TILE)), hidden_BD
-        return self._logits(hidden_BD, packed.w_head_VD), hidden_BD
+            deep_TBV = torch.stack([packed.readout.of(h_BD, config.norm_eps, BYTE_TILE)[1] for h_BD in after_TBD])
+            logits_BV = course.blended(deep_TBV)
+        return logits_BV, hidden_BD
 
 
 def _recomputed(*arguments: Any) -> tuple[Tensor, Tensor, Route]:
@@ -268,9 +267,9 @@ def _recomputed(*arguments: Any) -> tuple[Tensor, Tensor, Route]:
     return recomputed(iterate_window, *arguments)
 
 
-def _state(streams: list[Tensor], context_BX: Tensor, batch: int, length_B: Tensor | None) -> State:
+def _state(kda_TBHKV: Tensor, context_BX: Tensor, batch: int, length_B: Tensor | None) -> State:
     """The state after a window (after each row's own end where lengths are given), with its storage padded to MIN_ROWS rows."""
-    kda_TBHKV, tail_B3 = torch.stack(streams), context_BX[:, -CONTEXT:]
+    tail_B3 = context_BX[:, -CONTEXT:]
     if length_B is not None:
         tail_B3 = context_BX.gather(1, length_B.unsqueeze(1) + torch.arange(CONTEXT, device=length_B.device))
     short = MIN_ROWS - batch

@@ -187,6 +187,6 @@ extern "C" int64_t decode(const Shape* shape, const Weights* weights, int64_t n,
     product(b.sum, s.d, n, w.readout_u, s.d, align(s.readout) / 16, b.in, s.x_in);
     product(b.in, s.x_in, n, w.readout_v, align(s.readout), s.d / 16, hidden, s.d);
     for (long i = 0; i < n; i++) rms(hidden + i * s.d, b.norm + i * s.d, s.d, s.norm_eps);
-    product(b.norm, s.d, n, w.head, s.d, 16, logits, 256);
+    product(b.norm, s.d, n, w.head, s.d, VOCABULARY / 16, logits, VOCABULARY);
     return n;
 }

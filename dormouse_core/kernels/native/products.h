@@ -6,9 +6,11 @@
 static void sigmoid_in(float* x, long n) { for (long i = 0; i < n; i += 16) store(x + i, sigmoid16(load(x + i))); }
 static void silu_in(float* x, long n) { for (long i = 0; i < n; i += 16) { v16 y = load(x + i); store(x + i, y * sigmoid16(y)); } }
 
-static void rms(const float* x, float* y, long n, float eps) {
+// y = x / sqrt(mean(x^2) + eps). Returns the factor.
+static float rms(const float* x, float* y, long n, float eps) {
     float scale = 1.f / std::sqrt(dot(x, x, n) / n + eps);
     for (long i = 0; i < n; i += 16) store(y + i, load(x + i) * scale);
+    return scale;
 }
 
 // Y[R, 16 C] = A[R, K] W + from; W: C panels of [K][16]. from: where sums start, `step` floats a row; null starts at 0.

@@ -11,4 +11,6 @@ struct Shape {  // policy/native.py fills it, field by field in this order
     float norm_eps, lam_max;
 };
 
+constexpr long VOCABULARY = 256;
+
 static long align(long n) { return (n + 15) / 16 * 16; }

@@ -39,7 +39,7 @@ struct Choice {
     Choice at(const Shape& s, long i) const { return {index + i * s.top_k, gate + i * s.top_k}; }
 };
 
-struct Gradients {  // of h (in place of that of the result), start, key, value, by rows; of weights, which are added to
+struct Gradients {  // by rows: of h (in place of that of the result), of start, key and value (added to); of weights (added to)
     float *h, *start, *key, *value;
     float *step, *w_in, *w_decay, *b_decay, *w_out, *shared_v, *shared_u, *up, *down;
     Gradients at(const Shape& s, long i) const {
@@ -214,13 +214,13 @@ static void join_backward(const Shape& s, const Weights& w, long n, const Given&
             store(b.d_attended + i * s.d + c, opened * row.attention);
             store(d_read + s.at_gate + c, d * out * row.attention * gate * (1.f - gate));
             memory += load(d_next + c) * load(value + c);
-            store(to.value + i * s.d + c, load(d_next + c) * weight);
+            store(to.value + i * s.d + c, load(to.value + i * s.d + c) + load(d_next + c) * weight);
             dense += load(d_joined + s.at_dense + c) * load(norm + c);
         }
         float d_weight = total(memory), d_lam = d_weight * row.open - total(dense), size = std::fabs(row.agreed);
         float d_agreed = size < 1e-6f ? 0 : d_weight * row.lam * row.open * (1.f - row.open) * .5f / std::sqrt(size) / root;
         for (long c = 0; c < s.d; c += 16) {
-            store(to.key + i * s.d + c, load(norm + c) * d_agreed);
+            store(to.key + i * s.d + c, load(to.key + i * s.d + c) + load(norm + c) * d_agreed);
             store(b.d_norm + i * s.d + c, load(key + c) * d_agreed + load(d_joined + s.at_dense + c) * (1.f - row.lam));
         }
         for (long c = 0; c < small; c += 16) {
@@ -240,13 +240,13 @@ static void join_backward(const Shape& s, const Weights& w, long n, const Given&
         }
         std::memset(d_score, 0, 4 * s.experts);
         for (long a = 0; a < s.top_k; a++) d_score[choice.index[i * s.top_k + a]] += (d_gate[a] - along) / sum;
-        float* d_control = to.start + i * s.control;
+        float *d_control = d_read + s.at_control, *d_start = to.start + i * s.control;
         std::memset(d_control, 0, 4 * s.control);
         d_control[0] = total(attention) * row.attention * (1.f - row.attention);
         d_control[1] = row.memory <= s.lam_max ? d_lam * row.memory * (1.f - row.memory) : 0;
         d_control[2] = d_expert * row.expert * (1.f - row.expert);
         for (long e = 0; e < s.experts; e++) d_control[3 + e] = d_score[e] * row.score[e] * (1.f - row.score[e]);
-        std::memcpy(d_read + s.at_control, d_control, 4 * s.control);
+        for (long c = 0; c < s.control; c += 16) store(d_start + c, load(d_start + c) + load(d_control + c));
         std::memset(d_read + s.at_code, 0, 4 * s.code);
     }
     const long rank = (s.rank + 7) / 8 * 8;
