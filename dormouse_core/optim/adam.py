@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dormouse_core.optim.precision import Index, Slot
+from dormouse_core.optim.precision import ALL, Index, Slot
 
 EPS = 1e-8
 STATE = ("step", "exp_avg", "exp_avg_sq")
@@ -43,4 +43,4 @@ def adam_step(slots: Sequence[tuple[Slot, Index]], lr: float, betas: tuple[float
 
 def _entries(slot: Slot, t: Tensor, index: Index) -> Tensor:
     stack = t.view(slot.shape)
-    return stack[index] if isinstance(index, slice) else stack.index_select(0, index)
+    return stack if index is ALL else stack[index] if isinstance(index, slice) else stack.index_select(0, index)

@@ -57,7 +57,7 @@ def stochastic_round(x: Tensor, noise: Tensor) -> Tensor:
 
 def take(t: Tensor, index: Index) -> Tensor:
     """Entries of t in fp32. Of an fp32 tensor, a slice is a view: changes made in place are made to t."""
-    return (t[index] if isinstance(index, slice) else t.index_select(0, index)).float()
+    return (t if index is ALL else t[index] if isinstance(index, slice) else t.index_select(0, index)).float()
 
 
 def put(t: Tensor, index: Index, rows: Tensor, stream: int) -> None:
@@ -104,7 +104,10 @@ class Slot:
 
     def write(self, index: Index, rows: Tensor, step: int) -> None:
         """Entries changed by step number `step`, back to where they are held."""
-        if self.parameter.dtype == torch.float32 or self.low_precision == "stochastic":
+        if self.parameter.dtype == torch.float32:
+            put(self.weight, index, rows, 0)
+            return
+        if self.low_precision == "stochastic":
             put(self.weight, index, rows, self.stream("weight", step))
             return
         put(self.state["master"].view(self.shape), index, rows, 0)

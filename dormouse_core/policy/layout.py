@@ -35,6 +35,11 @@ def address(x: Tensor | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if x is None else x.data_ptr())
 
 
+def own(gradient: Tensor | None, like: Tensor) -> Tensor:
+    """A gradient that may be written to; zeros where nothing reads the value it is of."""
+    return like.new_zeros(like.shape) if gradient is None else gradient.clone(memory_format=torch.contiguous_format)
+
+
 def padded(n: int) -> int:
     """The next multiple of WIDTH."""
     return -(-n // WIDTH) * WIDTH
@@ -58,9 +63,9 @@ def panels(weight_OI: Tensor, segments: tuple[int, ...] = (), columns: tuple[int
 
 
 def in_segments(config: PolicyConfig, control: int) -> tuple[int, ...]:
-    """Rows of the block's input product, as `block.fuse` orders them: q k v, decay, gate, beta, controller, shared, codes."""
+    """Rows of the block's input product, as `block.fuse` orders them: q k v, decay, gate, beta and controller, shared, codes."""
     d = config.d_model
-    return (3 * d, config.head_dim, d, config.n_heads, control, config.shared_rank, config.n_experts * config.rank)
+    return (3 * d, config.head_dim, d, config.n_heads + control, config.shared_rank, config.n_experts * config.rank)
 
 
 def out_segments(config: PolicyConfig) -> tuple[int, ...]:
@@ -72,6 +77,7 @@ def shape_of(config: PolicyConfig, control: int, readout: int) -> Shape:
     """The widths of a policy. control: the controller's rows; readout: rank of the readout."""
     ins, outs = in_segments(config, control), out_segments(config)
     at = [sum(map(padded, ins[:i])) for i in range(len(ins) + 1)]
+    at.insert(4, at[3] + config.n_heads)  # the controller's columns follow beta's without a gap
     to = [sum(map(padded, outs[:i])) for i in range(len(outs) + 1)]
     c, memory = config, padded(len(ORDERS) * config.engram_dim)
     return Shape(c.d_model, c.n_heads, c.head_dim, c.max_iter, c.n_experts, c.moe_topk, c.rank, c.d_ffn, c.shared_rank, readout,

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from dormouse_core.encoding import VOCABULARY
 from dormouse_core.kernels.native.build import library
-from dormouse_core.policy.layout import Shape, address, padded, panels, pointers
+from dormouse_core.policy.layout import Shape, address, own, padded, panels, pointers
 from dormouse_core.policy.readout import Readout
 
 BLOCK = 256
@@ -38,19 +38,21 @@ class _ReadOut(torch.autograd.Function):
         plan.run("read_out", mean_ND, kept, address(hidden_ND), address(logits_NV))
         if any(ctx.needs_input_grad):
             ctx.plan = plan
+            ctx.set_materialize_grads(False)
             ctx.save_for_backward(mean_ND, *kept)
         return hidden_ND, logits_NV
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_hidden_ND: Tensor, d_logits_NV: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_hidden_ND: Tensor | None, d_logits_NV: Tensor | None) -> tuple[Tensor | None, ...]:
         mean_ND, *kept = ctx.saved_tensors
         d, rank = mean_ND.shape[1], ctx.plan.shape.readout
-        d_mean_ND, d_hidden_ND = torch.empty_like(mean_ND), d_hidden_ND.clone(memory_format=torch.contiguous_format)
+        d_mean_ND, d_hidden_ND = torch.empty_like(mean_ND), own(d_hidden_ND, mean_ND)
         d_u_RD, d_v_DR, d_head_VD = sums = (
             mean_ND.new_zeros(padded(rank), d), mean_ND.new_zeros(d, padded(rank)), mean_ND.new_zeros(VOCABULARY, d)
         )  # fmt: skip
-        d_logits_NV, scratch = d_logits_NV.contiguous(), mean_ND.new_empty(BLOCK, padded(rank))
+        d_logits_NV = mean_ND.new_zeros(len(mean_ND), VOCABULARY) if d_logits_NV is None else d_logits_NV.contiguous()
+        scratch = mean_ND.new_empty(BLOCK, padded(rank))
         ctx.plan.run("read_out_backward", mean_ND, tuple(kept), address(d_logits_NV), pointers(d_mean_ND, d_hidden_ND, *sums),
                      address(scratch))
         return None, d_mean_ND, d_u_RD[:rank].t(), d_v_DR[:, :rank], d_head_VD

@@ -24,6 +24,7 @@ from dormouse_core.policy.layout import (
     address,
     in_segments,
     out_segments,
+    own,
     pad_rows,
     padded,
     panels,
@@ -80,7 +81,7 @@ class _Iterations(torch.autograd.Function):
     def forward(
         ctx: Any, plan: _Plan, h_BLD: Tensor, step_TD: Tensor, start_NP: Tensor, key_ND: Tensor, value_ND: Tensor, state_TBHKV: Tensor,
         *weights: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         s, (batch, length, _), iterations = plan.shape, h_BLD.shape, len(step_TD)
         rows, new, memory = batch * length, h_BLD.new_empty, (start_NP, key_ND, value_ND)
         learns = any(ctx.needs_input_grad)
@@ -95,30 +96,34 @@ class _Iterations(torch.autograd.Function):
             before = after_TBLD[t]
         if learns:
             ctx.plan = plan
+            ctx.set_materialize_grads(False)
             ctx.save_for_backward(step_TD, h_BLD, after_TBLD, *memory, index, gate, entry, *(x for each in kept for x in each))
-        ctx.mark_non_differentiable(index, gate)
-        return after_TBLD, final, index, gate
+        ctx.mark_non_differentiable(index)
+        return after_TBLD.mean(0), after_TBLD, final, index
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_after_TBLD: Tensor, d_state: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, d_mean_BLD: Tensor | None, d_after_TBLD: Tensor | None, d_state: Tensor | None, _: None
+    ) -> tuple[Tensor | None, ...]:
         step_TD, h_BLD, after_TBLD, start, key, value, index, gate, entry, *kept = ctx.saved_tensors
         s, (batch, length, _d), new = ctx.plan.shape, h_BLD.shape, h_BLD.new_zeros
-        contiguous, rank, small = torch.contiguous_format, -(-s.rank // 8) * 8, padded(s.shared)
-        d_state = d_state.clone(memory_format=contiguous)
-        d_h, d_step_TD = d_after_TBLD[-1].clone(memory_format=contiguous), torch.zeros_like(step_TD)
+        rank, small = -(-s.rank // 8) * 8, padded(s.shared)
+        d_state, d_step_TD, d_h = own(d_state, entry[:, :, :, 0]), torch.zeros_like(step_TD), torch.zeros_like(h_BLD)
+        of_each = None if d_mean_BLD is None else d_mean_BLD / len(step_TD)
         shared = tuple(torch.zeros_like(x) for x in (start, key, value))
         d_in, d_decay, d_bias, d_out, d_shared_v, d_shared_u, d_up, d_down = sums = (
             new(s.x_in, s.d), new(s.width, s.d), new(s.d), new(s.x_out, s.d), new(small, s.ffn), new(small, s.ffn),
             new(s.experts, rank, s.ffn), new(s.experts, rank, s.ffn),
         )  # fmt: skip
         for t in reversed(range(len(step_TD))):
+            for d in (of_each, None if d_after_TBLD is None else d_after_TBLD[t]):
+                if d is not None:
+                    d_h += d
             before = after_TBLD[t - 1] if t else h_BLD
             ctx.plan.run("iterate_backward", step_TD[t], (before, start, key, value), tuple(kept[t * len(_KEPT) : (t + 1) * len(_KEPT)]),
                          (index[t], gate[t]), (batch, length), address(entry[t]), address(d_state[t]),
                          pointers(d_h, *shared, d_step_TD[t], *sums))
-            if t:
-                d_h += d_after_TBLD[t - 1]
         experts = (d[:, : s.rank].transpose(1, 2) for d in (d_up, d_down))
         return (None, d_h, d_step_TD, *shared, d_state, d_in, d_decay.t(), d_bias, d_out.t(), d_shared_v[: s.shared].t(),
                 d_shared_u[: s.shared].t(), *experts)
@@ -149,12 +154,13 @@ class NativeWindow:
 
     def iterate(
         self, h_BLD: Tensor, step_TD: Tensor, start_NP: Tensor, memory: Memory, state_TBHKV: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(h after each iteration [T, B, L, D], final states [T, B, H, K, V], chosen experts [T, N, k]) of T iterations."""
+    ) -> tuple[Tensor, ...]:
+        """Of T iterations: (mean of h behind each [B, L, D], h behind each [T, B, L, D], final states [T, B, H, K, V], chosen experts
+        [T, N, k])."""
         start_NP = F.pad(start_NP, (0, self.more_control))
         taken = (h_BLD, step_TD, start_NP, memory.key_ND, memory.value_ND)
-        after_TBLD, final_TBHKV, index_TNk, _ = _Iterations.apply(self.plan, *(x.contiguous() for x in taken), state_TBHKV, *self.weights)
-        return after_TBLD, final_TBHKV, index_TNk
+        found: tuple[Tensor, ...] = _Iterations.apply(self.plan, *(x.contiguous() for x in taken), state_TBHKV, *self.weights)
+        return found
 
 
 def native_window(block: LoopBlock, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor,
@@ -208,12 +214,12 @@ def _probed(
     memory, readout = Memory(key, value), Readout(*last)
     if compiled:
         window = NativeWindow(fused, readout, config, bias_E, ends_B)
-        (out,), (final,), (chosen,) = window.iterate(h, block.iter_embed[:1].detach(), start, memory, state.unsqueeze(0))
-        hidden, logits = window.read_out(out)
+        mean, (out,), (final,), (chosen,) = window.iterate(h, block.iter_embed[:1].detach(), start, memory, state.unsqueeze(0))
+        hidden, logits = window.read_out(mean)
     else:
         past_BL = torch.arange(length) >= ends_B.unsqueeze(1)
         out, final, (chosen, _) = iterate_window(h, 0, start, memory, state, bias_E, block, fused, config, past_BL)
         hidden, logits = readout.of(out, config.norm_eps, WINDOW_TILE)
-    towards = [torch.randn(x.shape, generator=rng) for x in (out, final, hidden, logits)]
-    found = torch.autograd.grad((out, final, hidden, logits), [*inputs, *weights], towards)
-    return chosen, *(x.detach() for x in (out, final, hidden, logits)), *found
+    outputs = (out, final, hidden, logits)
+    found = torch.autograd.grad(outputs, [*inputs, *weights], [torch.randn(x.shape, generator=rng) for x in outputs])
+    return chosen, *(x.detach() for x in outputs), *found

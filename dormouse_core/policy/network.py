@@ -135,7 +135,7 @@ class Policy(nn.Module):
         before_TBHKV = state.kda_TBHKV_padded[:, :batch]
         native = native_window(block, fused, readout, config, bias_E, length_B) if config.compute == "native" else None
         if native is not None:
-            after_TBLD, final_TBHKV, chosen_TNk = native.iterate(h_BLD, block.iter_embed, start_NP, memory, before_TBHKV)
+            mean_BLD, after_TBLD, final_TBHKV, chosen_TNk = native.iterate(h_BLD, block.iter_embed, start_NP, memory, before_TBHKV)
             self._count(chosen_TNk)
         else:
             iterate = _recomputed if config.recompute and torch.is_grad_enabled() else iterate_window
@@ -149,8 +149,9 @@ class Policy(nn.Module):
                 course.after(h_BLD)
                 after.append(h_BLD)
             after_TBLD, final_TBHKV = torch.stack(after), torch.stack(streams)
+            mean_BLD = course.mean(after_TBLD)
         read_out = native.read_out if native is not None else partial(readout.of, eps=config.norm_eps, tile=WINDOW_TILE)
-        hidden_BLD, logits_BLV = read_out(course.mean(after_TBLD))
+        hidden_BLD, logits_BLV = read_out(mean_BLD)
         deep_TBLV = torch.stack([read_out(h_BLD)[1] for h_BLD in after_TBLD]) if deep or course.blends else None
         if course.blends:
             assert deep_TBLV is not None

@@ -145,12 +145,12 @@ struct Scratch {
     Scratch(const Shape& s, float* base) {
         long at = 0;
         auto take = [&](long floats) { float* p = base ? base + at : nullptr; at += align(floats); return p; };
-        active = take(BLOCK * s.ffn); expert = take(BLOCK); code = take(BLOCK * s.rank_pad); inner = take(BLOCK * s.ffn);
-        answer = take(BLOCK * s.rank_pad); d_joined = take(BLOCK * s.x_out); d_norm = take(BLOCK * s.d); d_attended = take(BLOCK * s.d);
-        d_shared = take(BLOCK * align(s.shared)); d_inner = take(BLOCK * s.ffn); d_read = take(BLOCK * s.x_in); d_decay = take(BLOCK * s.d);
-        d_code = take(BLOCK * s.rank_pad);
+        code = take(BLOCK * s.rank_pad); answer = take(BLOCK * s.rank_pad); d_read = take(BLOCK * s.x_in);
+        if (base) std::memset(base, 0, 4 * at);  // padding columns of these stay 0
+        active = take(BLOCK * s.ffn); expert = take(BLOCK); inner = take(BLOCK * s.ffn); d_joined = take(BLOCK * s.x_out);
+        d_norm = take(BLOCK * s.d); d_attended = take(BLOCK * s.d); d_shared = take(BLOCK * align(s.shared));
+        d_inner = take(BLOCK * s.ffn); d_decay = take(BLOCK * s.d); d_code = take(BLOCK * s.rank_pad);
         size = at;
-        if (base) std::memset(base, 0, 4 * size);  // padding columns stay 0
     }
 };
 
@@ -241,7 +241,7 @@ static void join_backward(const Shape& s, const Weights& w, long n, const Given&
         std::memset(d_score, 0, 4 * s.experts);
         for (long a = 0; a < s.top_k; a++) d_score[choice.index[i * s.top_k + a]] += (d_gate[a] - along) / sum;
         float *d_control = d_read + s.at_control, *d_start = to.start + i * s.control;
-        std::memset(d_control, 0, 4 * s.control);
+        std::memset(d_control, 0, 4 * s.control);  // and the first of the shared columns, which are written after these
         d_control[0] = total(attention) * row.attention * (1.f - row.attention);
         d_control[1] = row.memory <= s.lam_max ? d_lam * row.memory * (1.f - row.memory) : 0;
         d_control[2] = d_expert * row.expert * (1.f - row.expert);

@@ -1,6 +1,7 @@
 """Native windows: torch's numbers and gradients, the same bits for a row in every batch, and torch in place wherever they cannot run."""
 
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,8 @@ from dormouse_core.config.resolve import resolve
 from dormouse_core.kernels import dispatch
 from dormouse_core.kernels.native.build import Unavailable
 from dormouse_core.policy import native_window
-from dormouse_core.policy.block import Memory
-from dormouse_core.policy.experts import Route
 from dormouse_core.policy.model import Policy, build_policy
+from dormouse_core.policy.native_readout import NativeReadout
 from tests.core.policy.made import some_bytes
 from tests.core.policy.test_native import CONFIGS, ODD, TINY, pair
 
@@ -169,17 +169,36 @@ def test_a_policy_native_windows_do_not_know_runs_in_torch_and_says_why(change: 
 
 
 @pytest.mark.usefixtures("compiler")
-def test_native_windows_that_disagree_with_torch_are_refused_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = native_window.NativeWindow.iterate
+@pytest.mark.parametrize("part", ["mean", "h", "state", "hidden", "logits"])
+def test_native_windows_that_disagree_with_torch_are_refused_aloud(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    iterate, read_out = native_window.NativeWindow.iterate, NativeReadout.__call__
 
-    def wrong(
-        self: native_window.NativeWindow, h_BLD: Tensor, step_D: Tensor, start_NP: Tensor, memory: Memory, state_BHKV: Tensor
-    ) -> tuple[Tensor, Tensor, Route]:
-        h_BLD, state_BHKV, choice = honest(self, h_BLD, step_D, start_NP, memory, state_BHKV)
-        return h_BLD, state_BHKV * 1.01, choice
+    def wrong(self: native_window.NativeWindow, *given: Any) -> tuple[Tensor, ...]:
+        mean_BLD, after_TBLD, state_TBHKV, chosen = iterate(self, *given)
+        return off(mean_BLD, "mean"), off(after_TBLD, "h"), off(state_TBHKV, "state"), chosen
+
+    def wrongly_read(self: NativeReadout, mean_XD: Tensor) -> tuple[Tensor, Tensor]:
+        hidden_XD, logits_XV = read_out(self, mean_XD)
+        return off(hidden_XD, "hidden"), off(logits_XV, "logits")
+
+    def off(x: Tensor, name: str) -> Tensor:
+        return x * 1.01 if name == part else x
 
     monkeypatch.setattr(native_window.NativeWindow, "iterate", wrong)
+    monkeypatch.setattr(NativeReadout, "__call__", wrongly_read)
     plain, fast = pair(TINY)
     ids_BL = some_bytes(2, 20)
     assert torch.equal(fast(ids_BL).logits_BLV, plain(ids_BL).logits_BLV)
     assert arms() == "0/1" and "disagrees with torch" in dispatch.SEEN.lines[0]
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("read", ["logits", "hidden", "deep", "state"])
+def test_gradients_of_one_output_alone_are_torchs(read: str) -> None:
+    found = []
+    for policy in pair(TINY):
+        out = policy(some_bytes(2, 40), deep=True)
+        assert out.deep_TBLV is not None
+        one = {"logits": out.logits_BLV, "hidden": out.hidden_BLD, "deep": out.deep_TBLV[0], "state": out.state.kda_BTHKV}[read]
+        found.append(torch.autograd.grad(one.square().sum(), policy.block.kda.key)[0])
+    agree(found[1], found[0])
