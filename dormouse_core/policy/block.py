@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dormouse_core.config.policy import PolicyConfig
-from dormouse_core.kernels.engram import gather
 from dormouse_core.policy.depth import muted
-from dormouse_core.policy.engram import KEY_EPS, Engram, agreement
+from dormouse_core.policy.engram import Engram, agreement
+from dormouse_core.policy.entrance import Memory
 from dormouse_core.policy.experts import Experts, Factors, Route, Tsct, mix_dense, mix_sorted, mix_wide, route
 from dormouse_core.policy.kda import Kda, attend_byte, attend_window
 from dormouse_core.policy.norms import rms_normalise, sigmoid_rows, silu_rows
@@ -102,19 +102,6 @@ def fuse(block: LoopBlock, config: PolicyConfig) -> Fused:
         block.norm,
         block.rho,
     )
-
-
-class Memory(NamedTuple):
-    """What the n-gram tables say about every byte of a window, the same for all iterations. Both [N, d]."""
-
-    key_ND: Tensor
-    value_ND: Tensor
-
-
-def read_memory(rows_N3: Tensor, table_RM: Tensor, fused: Fused, tile: int) -> Memory:
-    read_NM = gather(rows_N3, table_RM)
-    key_ND, value_ND = linear_rows(read_NM, fused.w_engram_XM, tile).chunk(2, -1)
-    return Memory(rms_normalise(key_ND, KEY_EPS), value_ND)
 
 
 class Reads(NamedTuple):

@@ -12,6 +12,8 @@ from dormouse_core.policy.engram import ORDERS
 
 WIDTH = 16
 """Floats of a vector; every width is padded to a multiple."""
+BLOCK = 256
+"""Rows taken through a compiled call's parts together (kernels/native)."""
 _FIELDS = ("d", "heads", "width", "iterations", "experts", "top_k", "rank", "ffn", "shared", "readout", "dim", "rows", "control",
            "at_decay", "at_gate", "at_beta", "at_control", "at_shared", "at_code", "x_in", "at_dense", "at_shared_out", "at_mixed", "x_out",
            "code", "rank_pad", "memory")

@@ -12,11 +12,8 @@ from torch.autograd.function import once_differentiable
 
 from dormouse_core.encoding import VOCABULARY
 from dormouse_core.kernels.native.build import library
-from dormouse_core.policy.layout import Shape, address, own, padded, panels, pointers
+from dormouse_core.policy.layout import BLOCK, Shape, address, own, padded, panels, pointers
 from dormouse_core.policy.readout import Readout
-
-BLOCK = 256
-"""Rows taken through readout and head together, as in readout.cpp."""
 
 
 class _Plan(NamedTuple):

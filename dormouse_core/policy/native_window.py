@@ -3,7 +3,7 @@
 For fixed depth, fp32, narrow experts, heads of 16, 32 or 64, on a CPU with a C++ compiler; anything else runs `block.iterate_window`,
 counted as `kernel.native_window`. The numbers are that function's within rounding, gradients included; a row's bits do not depend on
 its batch. The first window of a policy's shape in a process is preceded by a comparison of both on drawn inputs.
-Not here: the code (kernels/native/window.cpp); readout and head (native_readout.py); embedding and memory's products, which stay torch's.
+Not here: the code (kernels/native/window.cpp); what comes before and behind (native_entrance.py, native_readout.py).
 """
 
 import ctypes
@@ -15,11 +15,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.encoding import VOCABULARY
 from dormouse_core.kernels.dispatch import close
 from dormouse_core.kernels.native.build import Unavailable, library
 from dormouse_core.kernels.native.held import Held
-from dormouse_core.policy.block import Fused, LoopBlock, Memory, controller_width, iterate_window, narrow
+from dormouse_core.policy.block import Fused, LoopBlock, controller_width, iterate_window, narrow
+from dormouse_core.policy.entrance import Entered, Entrance, Memory
 from dormouse_core.policy.layout import (
+    BLOCK,
     Shape,
     address,
     in_segments,
@@ -32,9 +35,11 @@ from dormouse_core.policy.layout import (
     shape_of,
     unsupported,
 )
-from dormouse_core.policy.native_readout import BLOCK, NativeReadout
+from dormouse_core.policy.native_entrance import NativeEntrance
+from dormouse_core.policy.native_readout import NativeReadout
 from dormouse_core.policy.products import WINDOW_TILE
 from dormouse_core.policy.readout import Readout
+from dormouse_core.policy.state import CONTEXT
 
 HELD = Held("kernel.native_window", "computes windows")
 CHUNK = 16
@@ -132,9 +137,10 @@ class _Iterations(torch.autograd.Function):
 class NativeWindow:
     """The block's weights as one forward's iterations take them, padded to the native widths."""
 
-    def __init__(self, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor, ends_B: Tensor | None) -> None:
+    def __init__(
+        self, entrance: Entrance, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor, ends_B: Tensor | None
+    ) -> None:
         control = controller_width(config)
-        self.more_control = padded(control) - control
         self.weights = w_in, w_decay, b_decay, w_out, shared_v, shared_u, up_EFR, down_EFR = (
             pad_rows(fused.w_in_XD, in_segments(config, control)), fused.w_decay_DK, fused.b_decay_D,
             pad_rows(fused.w_out_DX.t(), out_segments(config)).t(), fused.shared_v_FR, fused.shared_u_FR, fused.factors.up_v_EFR,
@@ -150,30 +156,28 @@ class NativeWindow:
         loaded.scratch_size.restype = ctypes.c_int64
         shape = shape_of(config, control, readout.u_DR.shape[1])
         self.plan = _Plan(loaded, shape, forward + backward, None if ends_B is None else ends_B.contiguous())
-        self.read_out = NativeReadout(readout, shape)
+        self.enter, self.read_out = NativeEntrance(entrance, shape), NativeReadout(readout, shape)
 
-    def iterate(
-        self, h_BLD: Tensor, step_TD: Tensor, start_NP: Tensor, memory: Memory, state_TBHKV: Tensor
-    ) -> tuple[Tensor, ...]:
+    def iterate(self, entered: Entered, step_TD: Tensor, state_TBHKV: Tensor) -> tuple[Tensor, ...]:
         """Of T iterations: (mean of h behind each [B, L, D], h behind each [T, B, L, D], final states [T, B, H, K, V], chosen experts
         [T, N, k])."""
-        start_NP = F.pad(start_NP, (0, self.more_control))
-        taken = (h_BLD, step_TD, start_NP, memory.key_ND, memory.value_ND)
+        h_BLD, start_NP, memory = entered
+        taken = (h_BLD, step_TD, start_NP, *memory)
         found: tuple[Tensor, ...] = _Iterations.apply(self.plan, *(x.contiguous() for x in taken), state_TBHKV, *self.weights)
         return found
 
 
-def native_window(block: LoopBlock, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor,
+def native_window(entrance: Entrance, block: LoopBlock, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor,
                   ends_B: Tensor | None) -> NativeWindow | None:
-    """What runs this forward's iterations, or None where torch does."""
+    """What runs this forward, or None where torch does."""
     key = f"{config!r} on {block.norm.device.type}"
     if HELD.refused(key):
         return None
     reason = unsupported(config, block.norm.device, narrow(config)) or ("policy.recompute is set" if config.recompute else None)
     if reason is None:
         try:
-            made = NativeWindow(fused, readout, config, bias_E, ends_B)
-            if HELD.proven(key) or HELD.holds(key, _differs(block, fused, readout, config, bias_E)):
+            made = NativeWindow(entrance, fused, readout, config, bias_E, ends_B)
+            if HELD.proven(key) or HELD.holds(key, _differs(entrance, block, fused, readout, config, bias_E)):
                 return made
             return None
         except Unavailable as error:
@@ -183,12 +187,14 @@ def native_window(block: LoopBlock, fused: Fused, readout: Readout, config: Poli
     return None
 
 
-def _differs(block: LoopBlock, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor) -> str | None:
-    """How an iteration, what is read out of it and their gradients differ from torch's on drawn inputs and these weights; None where
-    they agree."""
+def _differs(
+    entrance: Entrance, block: LoopBlock, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor
+) -> str | None:
+    """How what drawn bytes bring in, an iteration, what is read out of it and all gradients differ from torch's with these weights; None
+    where they agree."""
     wrong: str | None = None
     for seed in range(_PROBES):
-        native, plain = (_probed(block, fused, readout, config, bias_E, seed, compiled) for compiled in (True, False))
+        native, plain = (_probed(entrance, block, fused, readout, config, bias_E, seed, compiled) for compiled in (True, False))
         if torch.equal(native[0].sort(-1).values.long(), plain[0].sort(-1).values):
             return close(*zip(*((a / b.abs().max().clamp_min(1e-6), b / b.abs().max().clamp_min(1e-6))
                                 for a, b in zip(native[1:], plain[1:], strict=True)), strict=True))  # fmt: skip
@@ -199,27 +205,32 @@ def _differs(block: LoopBlock, fused: Fused, readout: Readout, config: PolicyCon
 @torch.inference_mode(False)
 @torch.enable_grad()
 def _probed(
-    block: LoopBlock, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor, seed: int, compiled: bool
+    entrance: Entrance, block: LoopBlock, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor, seed: int, compiled: bool
 ) -> tuple[Tensor, ...]:
-    """(chosen experts, h, state, hidden, logits, gradients of all inputs and weights) of one iteration of either form."""
-    rng, (batch, length), d = torch.Generator().manual_seed(seed), _PROBE, config.d_model
-    n, ends_B = batch * length, torch.tensor([length, length // 2 + 1])
-    shapes = [(batch, length, d), (n, controller_width(config)), (n, d), (n, d), (batch, config.n_heads, config.head_dim, config.head_dim)]
-    h, start, key, value, state = inputs = [torch.randn(shape, generator=rng).requires_grad_() for shape in shapes]
-    read = (fused.w_in_XD, fused.w_decay_DK, fused.b_decay_D, fused.w_out_DX, fused.shared_v_FR, fused.shared_u_FR, *fused.factors[:2],
-            *readout)
-    w_in, w_decay, b_decay, w_out, shared_v, shared_u, up, down, *last = weights = [w.detach().clone().requires_grad_() for w in read]
+    """(chosen experts, what enters, h, state, hidden, logits, gradients of the first state and all weights) of one iteration of either
+    form. What enters is shaken: weights at their start say little about memory and controller."""
+    rng, (batch, length), c = torch.Generator().manual_seed(seed), _PROBE, config
+    ends_B, bytes_BX = torch.tensor([length, length // 2 + 1]), torch.randint(0, VOCABULARY, (batch, CONTEXT + length), generator=rng)
+    state = torch.randn(batch, c.n_heads, c.head_dim, c.head_dim, generator=rng).requires_grad_()
+    read = (*entrance, fused.w_in_XD, fused.w_decay_DK, fused.b_decay_D, fused.w_out_DX, fused.shared_v_FR, fused.shared_u_FR,
+            *fused.factors[:2], *readout)
+    weights = [w.detach().clone().requires_grad_() for w in read]
+    entrance, readout = Entrance(*weights[:4]), Readout(*weights[-3:])
+    w_in, w_decay, b_decay, w_out, shared_v, shared_u, up, down = weights[4:-3]
     fused = fused._replace(w_in_XD=w_in, w_decay_DK=w_decay, b_decay_D=b_decay, w_out_DX=w_out, shared_v_FR=shared_v, shared_u_FR=shared_u,
                            factors=fused.factors._replace(up_v_EFR=up, down_u_EFR=down))
-    memory, readout = Memory(key, value), Readout(*last)
-    if compiled:
-        window = NativeWindow(fused, readout, config, bias_E, ends_B)
-        mean, (out,), (final,), (chosen,) = window.iterate(h, block.iter_embed[:1].detach(), start, memory, state.unsqueeze(0))
+    window = NativeWindow(entrance, fused, readout, c, bias_E, ends_B) if compiled else None
+    h, start, memory = window.enter(bytes_BX) if window else entrance.of(bytes_BX, c.engram_rows, c.norm_eps, WINDOW_TILE)
+    control, entering = controller_width(c), (h, start[:, : controller_width(c)], *memory)
+    h, start, key, value = (x + torch.randn(x.shape, generator=rng) for x in entering)
+    if window:
+        entered = Entered(h, F.pad(start, (0, padded(control) - control)), Memory(key, value))
+        mean, (out,), (final,), (chosen,) = window.iterate(entered, block.iter_embed[:1].detach(), state.unsqueeze(0))
         hidden, logits = window.read_out(mean)
     else:
         past_BL = torch.arange(length) >= ends_B.unsqueeze(1)
-        out, final, (chosen, _) = iterate_window(h, 0, start, memory, state, bias_E, block, fused, config, past_BL)
-        hidden, logits = readout.of(out, config.norm_eps, WINDOW_TILE)
-    outputs = (out, final, hidden, logits)
-    found = torch.autograd.grad(outputs, [*inputs, *weights], [torch.randn(x.shape, generator=rng) for x in outputs])
+        out, final, (chosen, _) = iterate_window(h, 0, start, Memory(key, value), state, bias_E, block, fused, c, past_BL)
+        hidden, logits = readout.of(out, c.norm_eps, WINDOW_TILE)
+    outputs = (*entering, out, final, hidden, logits)
+    found = torch.autograd.grad(outputs, [state, *weights], [torch.randn(x.shape, generator=rng) for x in outputs])
     return chosen, *(x.detach() for x in outputs), *found

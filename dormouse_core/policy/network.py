@@ -13,26 +13,15 @@ from torch import Tensor, nn
 
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.encoding import VOCABULARY
-from dormouse_core.policy.block import (
-    Fused,
-    LoopBlock,
-    Memory,
-    controller_width,
-    fuse,
-    iterate_byte,
-    iterate_window,
-    narrow,
-    read_memory,
-)
+from dormouse_core.policy.block import Fused, LoopBlock, controller_width, fuse, iterate_byte, iterate_window, narrow
 from dormouse_core.policy.depth import Course, Trace, knob_values, open_rows
-from dormouse_core.policy.engram import hash_rows
+from dormouse_core.policy.entrance import Entrance, Memory
 from dormouse_core.policy.experts import Route, Tsct
 from dormouse_core.policy.heads import LinearHead
 from dormouse_core.policy.native import NativeByte
 from dormouse_core.policy.native_window import native_window
-from dormouse_core.policy.norms import rms_normalise
 from dormouse_core.policy.pages import keep_freed_pages
-from dormouse_core.policy.products import BYTE_TILE, WINDOW_TILE, linear_rows
+from dormouse_core.policy.products import BYTE_TILE, WINDOW_TILE
 from dormouse_core.policy.readout import Readout
 from dormouse_core.policy.recompute import recomputed
 from dormouse_core.policy.state import CONTEXT, MIN_ROWS, State
@@ -52,6 +41,7 @@ class PolicyOutput(NamedTuple):
 class _Packed(NamedTuple):
     """Weights as decoding uses them, with the versions of the parameters they were made from."""
 
+    entrance: Entrance
     fused: Fused
     readout: Readout
     parameters: tuple[Tensor, ...]
@@ -107,7 +97,10 @@ class Policy(nn.Module):
         """[V, d], fp32: the factored head multiplied out, the final norm's weight folded in."""
         return self.head.scaled_v().float() @ (self.head.u * self.final_norm.unsqueeze(1)).float().t()
 
-    def _reads_out(self) -> Readout:
+    def _entrance(self, fused: Fused) -> Entrance:
+        return Entrance(self.embedding, self.block.engram.rows, fused.w_start_PD, fused.w_engram_XM)
+
+    def _readout(self) -> Readout:
         return Readout(self.readout.u, self.readout.scaled_v(), self.head_weight())
 
     def forward(self, ids_BL: Tensor, state: State | None = None, deep: bool = False, length_B: Tensor | None = None,
@@ -125,21 +118,19 @@ class Policy(nn.Module):
         if torch.is_grad_enabled() and ids_BL.device.type == "cpu":
             keep_freed_pages()
         state = state if state is not None else self.initial_state(batch)
-        fused, readout = fuse(block, config), self._reads_out()
-        context_BX = torch.cat((state.tail_B3, ids_BL), 1)
-        memory = read_memory(hash_rows(context_BX, config.engram_rows).flatten(0, 1), block.engram.rows, fused, WINDOW_TILE)
-        h_BLD = F.embedding(ids_BL, self.embedding)
-        start_NP = linear_rows(rms_normalise(h_BLD.flatten(0, 1), config.norm_eps), fused.w_start_PD, WINDOW_TILE)
+        fused, readout = fuse(block, config), self._readout()
+        entrance, context_BX = self._entrance(fused), torch.cat((state.tail_B3, ids_BL), 1)
         past_BL = None if length_B is None else torch.arange(length, device=ids_BL.device) >= length_B.unsqueeze(1)
         course, bias_E = Course(self, config, depth), cast(Tensor, self.balance_bias_E)
         before_TBHKV = state.kda_TBHKV_padded[:, :batch]
-        native = native_window(block, fused, readout, config, bias_E, length_B) if config.compute == "native" else None
+        native = native_window(entrance, block, fused, readout, config, bias_E, length_B) if config.compute == "native" else None
         if native is not None:
-            mean_BLD, after_TBLD, final_TBHKV, chosen_TNk = native.iterate(h_BLD, block.iter_embed, start_NP, memory, before_TBHKV)
+            mean_BLD, after_TBLD, final_TBHKV, chosen_TNk = native.iterate(native.enter(context_BX), block.iter_embed, before_TBHKV)
             self._count(chosen_TNk)
         else:
             iterate = _recomputed if config.recompute and torch.is_grad_enabled() else iterate_window
             after, streams = [], list(before_TBHKV)
+            h_BLD, start_NP, memory = entrance.of(context_BX, config.engram_rows, config.norm_eps, WINDOW_TILE)
             for n in range(course.iterations):
                 gate_N1 = course.gate_N1
                 h_BLD, streams[n], choice = iterate(
@@ -195,10 +186,10 @@ class Policy(nn.Module):
     @torch.inference_mode()
     def _packed_anew(self) -> _Packed:
         parameters = tuple(self.parameters())
-        fused, readout, native = fuse(self.block, self.config), self._reads_out(), None
+        fused, readout, native = fuse(self.block, self.config), self._readout(), None
         if self.config.compute == "native":
             native = NativeByte(self, fused, readout, controller_width(self.config), narrow(self.config))
-        packed = _Packed(fused, readout, parameters, tuple([p._version for p in parameters]), native)
+        packed = _Packed(self._entrance(fused), fused, readout, parameters, tuple([p._version for p in parameters]), native)
         self._packed = packed
         return packed
 
@@ -217,19 +208,17 @@ class Policy(nn.Module):
         config, batch = self.config, state.batch
         if batch < MIN_ROWS:
             ids_B = F.pad(ids_B, (0, MIN_ROWS - batch))
-        fused = packed.fused
         context_B4 = torch.cat((state.tail_B3_padded, ids_B.unsqueeze(1)), 1)
-        memory = read_memory(hash_rows(context_B4, config.engram_rows).flatten(0, 1), self.block.engram.rows, fused, BYTE_TILE)
+        h_B1D, start_BP, memory = packed.entrance.of(context_B4, config.engram_rows, config.norm_eps, BYTE_TILE)
+        h_BD = h_B1D.squeeze(1)
         state.tail_B3_padded.copy_(context_B4[:, 1:])
-        h_BD = F.embedding(ids_B, self.embedding)
-        start_BP = linear_rows(rms_normalise(h_BD, config.norm_eps), fused.w_start_PD, BYTE_TILE)
         if config.depth.kind != "fixed":
             logits_BV, hidden_BD = self._decode_course(h_BD, start_BP, memory, state, packed)
             return logits_BV[:batch], hidden_BD[:batch]
         total_BD = torch.zeros_like(h_BD, dtype=torch.float32)
         for n in range(config.max_iter):
             h_BD = iterate_byte(
-                h_BD, n, start_BP, memory, state.kda_TBHKV_padded[n], cast(Tensor, self.balance_bias_E), self.block, fused, config
+                h_BD, n, start_BP, memory, state.kda_TBHKV_padded[n], cast(Tensor, self.balance_bias_E), self.block, packed.fused, config
             )
             total_BD += h_BD
         hidden_BD, logits_BV = packed.readout.of((total_BD / config.max_iter).to(h_BD.dtype), config.norm_eps, BYTE_TILE)

@@ -4,6 +4,7 @@
 // any batch, also a batch of one. Vectors are the compiler's own (16 floats; it splits them where registers are narrower).
 // Layout of weights and activations: policy/native.py, the only caller. All widths are multiples of 16 (padded there).
 
+#include "memory.h"
 #include "products.h"
 #include "route.h"
 #include "shape.h"
@@ -57,24 +58,16 @@ struct Work {
     }
 };
 
-static uint64_t fnv(uint64_t digest, int64_t byte) { return (digest ^ (uint64_t)byte) * 1099511628211ull; }
-
 static void read_memory(const Shape& s, const Weights& w, const Work& b, long n, const int64_t* ids, int64_t* tail) {
     for (long i = 0; i < n; i++) {
-        int64_t* t = tail + 3 * i;
+        int64_t *t = tail + 3 * i, rows[ORDERS];
         int64_t bytes[4] = {t[0], t[1], t[2], ids[i]};
-        float* row = b.memory + i * s.memory;
-        for (int order = 2; order <= 4; order++) {
-            uint64_t digest = 14695981039346656037ull;
-            for (int j = 4 - order; j < 4; j++) digest = fnv(digest, bytes[j]);
-            long at = (digest & (uint64_t)(s.rows - 1)) + (order - 2) * s.rows;
-            std::memcpy(row + (order - 2) * s.dim, w.table + at * s.dim, 4 * s.dim);
-        }
-        std::memset(row + 3 * s.dim, 0, 4 * (s.memory - 3 * s.dim));
+        hashed(s, bytes, rows);
+        gathered(s, w.table, rows, b.memory + i * s.memory);
         t[0] = bytes[1]; t[1] = bytes[2]; t[2] = bytes[3];
     }
     product(b.memory, s.memory, n, w.w_memory, s.memory, s.d / 8, b.key_value, 2 * s.d);
-    for (long i = 0; i < n; i++) rms(b.key_value + 2 * i * s.d, b.key_value + 2 * i * s.d, s.d, 1e-5f);
+    for (long i = 0; i < n; i++) rms(b.key_value + 2 * i * s.d, b.key_value + 2 * i * s.d, s.d, KEY_EPS);
 }
 
 static void attend(const Shape& s, const Work& b, long n, float* state) {

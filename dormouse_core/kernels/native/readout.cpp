@@ -6,8 +6,6 @@
 #include "products.h"
 #include "shape.h"
 
-constexpr long BLOCK = 256;
-
 struct Weights {  // panels; *_back are the transposes
     const float *u, *v, *head, *u_back, *v_back, *head_back;
 };

@@ -13,5 +13,6 @@ struct Shape {  // policy/native.py fills it, field by field in this order
 };
 
 constexpr long VOCABULARY = 256;
+constexpr long BLOCK = 256;  // rows of a window taken through a function's parts together, so that what one wrote is near for the next
 
 static long align(long n) { return (n + 15) / 16 * 16; }

@@ -9,7 +9,7 @@
 #include "route.h"
 #include "shape.h"
 
-constexpr long BLOCK = 256, MOST_EXPERTS = 1024;
+constexpr long MOST_EXPERTS = 1024;
 
 struct Weights {  // panels, but for b_decay, bias and step; *_back are the transposes
     const float *step, *w_in, *w_decay, *b_decay, *w_out, *shared_v, *shared_u, *up, *down, *bias;

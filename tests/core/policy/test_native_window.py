@@ -14,7 +14,9 @@ from dormouse_core.config.resolve import resolve
 from dormouse_core.kernels import dispatch
 from dormouse_core.kernels.native.build import Unavailable
 from dormouse_core.policy import native_window
+from dormouse_core.policy.entrance import Entered, Memory
 from dormouse_core.policy.model import Policy, build_policy
+from dormouse_core.policy.native_entrance import NativeEntrance
 from dormouse_core.policy.native_readout import NativeReadout
 from tests.core.policy.made import some_bytes
 from tests.core.policy.test_native import CONFIGS, ODD, TINY, pair
@@ -169,9 +171,13 @@ def test_a_policy_native_windows_do_not_know_runs_in_torch_and_says_why(change: 
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("part", ["mean", "h", "state", "hidden", "logits"])
+@pytest.mark.parametrize("part", ["embedding", "start", "key", "value", "mean", "h", "state", "hidden", "logits"])
 def test_native_windows_that_disagree_with_torch_are_refused_aloud(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    iterate, read_out = native_window.NativeWindow.iterate, NativeReadout.__call__
+    enter, iterate, read_out = NativeEntrance.__call__, native_window.NativeWindow.iterate, NativeReadout.__call__
+
+    def wrongly_entered(self: NativeEntrance, bytes_BX: Tensor) -> Entered:
+        h_BLD, start_NP, (key_ND, value_ND) = enter(self, bytes_BX)
+        return Entered(off(h_BLD, "embedding"), off(start_NP, "start"), Memory(off(key_ND, "key"), off(value_ND, "value")))
 
     def wrong(self: native_window.NativeWindow, *given: Any) -> tuple[Tensor, ...]:
         mean_BLD, after_TBLD, state_TBHKV, chosen = iterate(self, *given)
@@ -184,6 +190,7 @@ def test_native_windows_that_disagree_with_torch_are_refused_aloud(part: str, mo
     def off(x: Tensor, name: str) -> Tensor:
         return x * 1.01 if name == part else x
 
+    monkeypatch.setattr(NativeEntrance, "__call__", wrongly_entered)
     monkeypatch.setattr(native_window.NativeWindow, "iterate", wrong)
     monkeypatch.setattr(NativeReadout, "__call__", wrongly_read)
     plain, fast = pair(TINY)
@@ -202,3 +209,13 @@ def test_gradients_of_one_output_alone_are_torchs(read: str) -> None:
         one = {"logits": out.logits_BLV, "hidden": out.hidden_BLD, "deep": out.deep_TBLV[0], "state": out.state.kda_BTHKV}[read]
         found.append(torch.autograd.grad(one.square().sum(), policy.block.kda.key)[0])
     agree(found[1], found[0])
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("byte", [-1, 256, 1 << 40])
+def test_a_window_with_what_is_no_byte_is_an_index_error_in_both_forms(byte: int) -> None:
+    for policy in pair(TINY):
+        ids_BL = some_bytes(2, 20)
+        ids_BL[1, 7] = byte
+        with pytest.raises(IndexError):
+            policy(ids_BL)
