@@ -1,7 +1,6 @@
 """Weights and rows as the native code takes them: sixteen outputs side by side, every part padded to a multiple of sixteen."""
 
 import ctypes
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,22 +23,6 @@ class Shape(ctypes.Structure):
     """`Shape` of kernels/native/shape.h."""
 
     _fields_ = [*((name, ctypes.c_int64) for name in _FIELDS), ("norm_eps", ctypes.c_float), ("lam_max", ctypes.c_float)]
-
-
-def pointers(*tensors: Tensor) -> Any:
-    """A C struct of pointers, in this order. The caller keeps the tensors."""
-    assert all(t.is_contiguous() for t in tensors)
-    return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
-
-
-def address(x: Tensor | None) -> ctypes.c_void_p:
-    """A pointer to a contiguous tensor, or a null one."""
-    return ctypes.c_void_p(None if x is None else x.data_ptr())
-
-
-def own(gradient: Tensor | None, like: Tensor) -> Tensor:
-    """A gradient that may be written to; zeros where nothing reads the value it is of."""
-    return like.new_zeros(like.shape) if gradient is None else gradient.clone(memory_format=torch.contiguous_format)
 
 
 def padded(n: int) -> int:

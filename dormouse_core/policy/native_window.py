@@ -6,8 +6,7 @@ its batch. The first window of a policy's shape in a process is preceded by a co
 Not here: the code (kernels/native/window.cpp); what comes before and behind (native_entrance.py, native_readout.py).
 """
 
-import ctypes
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,24 +16,12 @@ from torch.autograd.function import once_differentiable
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.encoding import VOCABULARY
 from dormouse_core.kernels.dispatch import close
-from dormouse_core.kernels.native.build import Unavailable, library
+from dormouse_core.kernels.native.build import Unavailable
 from dormouse_core.kernels.native.held import Held
 from dormouse_core.policy.block import Fused, LoopBlock, controller_width, iterate_window, narrow
+from dormouse_core.policy.compiled import Compiled, own
 from dormouse_core.policy.entrance import Entered, Entrance, Memory
-from dormouse_core.policy.layout import (
-    BLOCK,
-    Shape,
-    address,
-    in_segments,
-    out_segments,
-    own,
-    pad_rows,
-    padded,
-    panels,
-    pointers,
-    shape_of,
-    unsupported,
-)
+from dormouse_core.policy.layout import BLOCK, Shape, in_segments, out_segments, pad_rows, padded, panels, shape_of, unsupported
 from dormouse_core.policy.native_entrance import NativeEntrance
 from dormouse_core.policy.native_readout import NativeReadout
 from dormouse_core.policy.products import WINDOW_TILE
@@ -49,27 +36,7 @@ _PROBE = (2, 40)
 _PROBES = 4
 """Draws until both forms choose the same experts for every byte: equal scores may be told apart by a rounding."""
 
-_WEIGHTS = ("step", "w_in", "w_decay", "b_decay", "w_out", "shared_v", "shared_u", "up", "down", "bias", "w_in_back", "w_decay_back",
-            "w_out_back", "shared_v_back", "shared_u_back", "up_back", "down_back")
 _KEPT = ("norm", "scale", "read", "decay", "attended", "out_scale", "inner", "shared", "mixed", "joined")
-
-
-class _Plan(NamedTuple):
-    """What an iteration needs beside tensors with a gradient: the weights as window.cpp takes them, in the order of _WEIGHTS but for
-    `step` before them."""
-
-    library: ctypes.CDLL
-    shape: Shape
-    laid_out: tuple[Tensor, ...]
-    ends_B: Tensor | None
-
-    def run(self, name: str, step_D: Tensor, given: tuple[Tensor, ...], kept: tuple[Tensor, ...], choice: tuple[Tensor, ...],
-            sizes: tuple[int, int], *more: Any) -> None:
-        weights, scratch = pointers(step_D, *self.laid_out), torch.empty(self.library.scratch_size(ctypes.byref(self.shape)))
-        getattr(self.library, name)(
-            ctypes.byref(self.shape), weights, pointers(*given), pointers(*kept), pointers(*choice), *map(ctypes.c_int64, sizes),
-            address(self.ends_B), *more, address(scratch)
-        )  # fmt: skip
 
 
 def _kept(s: Shape, rows: int, like: Tensor) -> tuple[Tensor, ...]:
@@ -84,10 +51,10 @@ class _Iterations(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, plan: _Plan, h_BLD: Tensor, step_TD: Tensor, start_NP: Tensor, key_ND: Tensor, value_ND: Tensor, state_TBHKV: Tensor,
-        *weights: Tensor,
+        ctx: Any, native: "NativeWindow", h_BLD: Tensor, step_TD: Tensor, start_NP: Tensor, key_ND: Tensor, value_ND: Tensor,
+        state_TBHKV: Tensor, *weights: Tensor,
     ) -> tuple[Tensor, ...]:
-        s, (batch, length, _), iterations = plan.shape, h_BLD.shape, len(step_TD)
+        s, (batch, length, _), iterations = native.compiled.shape, h_BLD.shape, len(step_TD)
         rows, new, memory = batch * length, h_BLD.new_empty, (start_NP, key_ND, value_ND)
         learns = any(ctx.needs_input_grad)
         index, gate = new(iterations, rows, s.top_k, dtype=torch.int32), new(iterations, rows, s.top_k)
@@ -96,11 +63,13 @@ class _Iterations(torch.autograd.Function):
         kept = [_kept(s, rows if learns else min(rows, BLOCK), h_BLD) for _ in range(iterations if learns else 1)]
         before = h_BLD
         for t in range(iterations):
-            plan.run("iterate", step_TD[t], (before, *memory), kept[t if learns else 0], (index[t], gate[t]), (batch, length),
-                     address(final[t]), address(None if entry is None else entry[t]), address(after_TBLD[t]))
+            native.compiled.call(
+                "iterate", (step_TD[t], *native.laid_out), (before, *memory), kept[t if learns else 0], (index[t], gate[t]), batch, length,
+                native.ends_B, final[t], None if entry is None else entry[t], after_TBLD[t], native.scratch,
+            )  # fmt: skip
             before = after_TBLD[t]
         if learns:
-            ctx.plan = plan
+            ctx.native = native
             ctx.set_materialize_grads(False)
             ctx.save_for_backward(step_TD, h_BLD, after_TBLD, *memory, index, gate, entry, *(x for each in kept for x in each))
         ctx.mark_non_differentiable(index)
@@ -112,7 +81,8 @@ class _Iterations(torch.autograd.Function):
         ctx: Any, d_mean_BLD: Tensor | None, d_after_TBLD: Tensor | None, d_state: Tensor | None, _: None
     ) -> tuple[Tensor | None, ...]:
         step_TD, h_BLD, after_TBLD, start, key, value, index, gate, entry, *kept = ctx.saved_tensors
-        s, (batch, length, _d), new = ctx.plan.shape, h_BLD.shape, h_BLD.new_zeros
+        native, (batch, length, _d), new = ctx.native, h_BLD.shape, h_BLD.new_zeros
+        s = native.compiled.shape
         rank, small = -(-s.rank // 8) * 8, padded(s.shared)
         d_state, d_step_TD, d_h = own(d_state, entry[:, :, :, 0]), torch.zeros_like(step_TD), torch.zeros_like(h_BLD)
         of_each = None if d_mean_BLD is None else d_mean_BLD / len(step_TD)
@@ -126,9 +96,11 @@ class _Iterations(torch.autograd.Function):
                 if d is not None:
                     d_h += d
             before = after_TBLD[t - 1] if t else h_BLD
-            ctx.plan.run("iterate_backward", step_TD[t], (before, start, key, value), tuple(kept[t * len(_KEPT) : (t + 1) * len(_KEPT)]),
-                         (index[t], gate[t]), (batch, length), address(entry[t]), address(d_state[t]),
-                         pointers(d_h, *shared, d_step_TD[t], *sums))
+            native.compiled.call(
+                "iterate_backward", (step_TD[t], *native.laid_out), (before, start, key, value),
+                tuple(kept[t * len(_KEPT) : (t + 1) * len(_KEPT)]), (index[t], gate[t]), batch, length, native.ends_B, entry[t], d_state[t],
+                (d_h, *shared, d_step_TD[t], *sums), native.scratch,
+            )  # fmt: skip
         experts = (d[:, : s.rank].transpose(1, 2) for d in (d_up, d_down))
         return (None, d_h, d_step_TD, *shared, d_state, d_in, d_decay.t(), d_bias, d_out.t(), d_shared_v[: s.shared].t(),
                 d_shared_u[: s.shared].t(), *experts)
@@ -140,7 +112,7 @@ class NativeWindow:
     def __init__(
         self, entrance: Entrance, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor, ends_B: Tensor | None
     ) -> None:
-        control = controller_width(config)
+        control, learns = controller_width(config), torch.is_grad_enabled()
         self.weights = w_in, w_decay, b_decay, w_out, shared_v, shared_u, up_EFR, down_EFR = (
             pad_rows(fused.w_in_XD, in_segments(config, control)), fused.w_decay_DK, fused.b_decay_D,
             pad_rows(fused.w_out_DX.t(), out_segments(config)).t(), fused.shared_v_FR, fused.shared_u_FR, fused.factors.up_v_EFR,
@@ -151,11 +123,11 @@ class NativeWindow:
             forward = (panels(w_in), panels(w_decay), b_decay.contiguous(), panels(w_out), panels(shared_v), panels(shared_u.t()),
                        panels(up_EFR), panels(down_ERF), bias_E.contiguous())
             backward = (panels(w_in.t()), panels(w_decay.t()), panels(w_out.t()), panels(shared_v.t()), panels(shared_u), panels(up_ERF),
-                        panels(down_EFR)) if torch.is_grad_enabled() or w_in.requires_grad else ()  # fmt: skip
-        loaded = library("window")
-        loaded.scratch_size.restype = ctypes.c_int64
+                        panels(down_EFR)) if learns else ()  # fmt: skip
         shape = shape_of(config, control, readout.u_DR.shape[1])
-        self.plan = _Plan(loaded, shape, forward + backward, None if ends_B is None else ends_B.contiguous())
+        self.compiled, self.laid_out = Compiled("window", shape), forward + backward
+        self.ends_B = None if ends_B is None else ends_B.contiguous()
+        self.scratch = torch.empty(self.compiled.count("scratch_size"))
         self.enter, self.read_out = NativeEntrance(entrance, shape), NativeReadout(readout, shape)
 
     def iterate(self, entered: Entered, step_TD: Tensor, state_TBHKV: Tensor) -> tuple[Tensor, ...]:
@@ -163,7 +135,7 @@ class NativeWindow:
         [T, N, k])."""
         h_BLD, start_NP, memory = entered
         taken = (h_BLD, step_TD, start_NP, *memory)
-        found: tuple[Tensor, ...] = _Iterations.apply(self.plan, *(x.contiguous() for x in taken), state_TBHKV, *self.weights)
+        found: tuple[Tensor, ...] = _Iterations.apply(self, *(x.contiguous() for x in taken), state_TBHKV, *self.weights)
         return found
 
 
