@@ -13,7 +13,7 @@ from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.config.resolve import resolve
 from dormouse_core.kernels import dispatch
 from dormouse_core.kernels.native.build import Unavailable
-from dormouse_core.policy import native_window
+from dormouse_core.policy import compiled, native_window
 from dormouse_core.policy.entrance import Entered, Memory
 from dormouse_core.policy.model import Policy, build_policy
 from dormouse_core.policy.native_entrance import NativeEntrance
@@ -152,7 +152,7 @@ def test_without_a_compiler_a_window_has_torchs_bits_counted_and_said(monkeypatc
     def none(name: str) -> None:
         raise Unavailable("no C++ compiler on PATH")
 
-    monkeypatch.setattr(native_window, "library", none)
+    monkeypatch.setattr(compiled, "library", none)
     plain, fast = pair(TINY)
     ids_BL = some_bytes(2, 20)
     for _ in range(2):
