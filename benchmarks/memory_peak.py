@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
 CASES = [
     Case("nano", [], 128, 256), Case("nano", [TORCH], 32, 256), Case("nano", [TORCH, AGAIN], 128, 256), Case("small", [], 4, 512),
-    Case("small", [BF16], 4, 512), Case("small", [AGAIN], 8, 512), Case("small", [BF16, AGAIN], 4, 128),
+    Case("small", [TORCH], 4, 512), Case("small", [BF16], 4, 512), Case("small", [AGAIN], 8, 512), Case("small", [BF16, AGAIN], 4, 128),
     Case("small", [BF16, AGAIN], 8, 512),
 ]  # fmt: skip
 

@@ -111,15 +111,15 @@ TRACED = {
 
 OWN_MAPPING = 32 << 20
 """Bytes from which glibc gives a tensor a mapping of its own, which it gives back when the tensor is freed."""
-HOLES = {False: 0.25, True: 0.75}
-"""By recompute: what glibc's heap keeps of freed pieces at the peak, over the activations and what small gradients take while they are
-summed. Tensors with a mapping of their own never fill what smaller ones left, and an iteration that is computed again leaves more of
-those. Fitted to `python -m benchmarks.memory_peak`, which then meets the peak within 9 %."""
+HOLES = {"float32": (0.25, 0.65), "bfloat16": (0.25, 0.8)}
+"""By the policy's type, without and with recompute: what glibc's heap keeps of freed pieces at the peak, over the activations and what
+small gradients take while they are summed. Tensors with a mapping of their own never fill what smaller ones left, and an iteration
+that is computed again leaves more of those. Fitted to `python -m benchmarks.memory_peak`, which then meets the peak within 10 %."""
 
 
 def computes_natively(config: PolicyConfig) -> bool:
     """Whether a CPU with a C++ compiler trains this policy by compiled calls (policy/native_window.py)."""
-    return config.compute == "native" and unsupported(config, torch.device("cpu"), narrow(config)) is None
+    return config.compute == "native" and not config.recompute and unsupported(config, torch.device("cpu"), narrow(config)) is None
 
 
 def native_bytes(config: PolicyConfig) -> int:
@@ -271,7 +271,7 @@ def _training(config: RunConfig, stage: Stage, policy: Policy, micro: int, on_cp
     deep, native = stage is not Stage.RL and config.policy.deep_loss > 0, on_cpu and computes_natively(config.policy)
     activations = int(micro * activation_bytes(config.policy, deep, native))
     small = sum(size for p in trained.values() if (size := p.numel() * p.element_size()) < OWN_MAPPING)
-    holes = int((activations + 3 * small) * HOLES[config.policy.recompute and not native]) if on_cpu else 0
+    holes = int((activations + 3 * small) * HOLES[config.policy.dtype][config.policy.recompute]) if on_cpu else 0
     return [
         *(Item(name, size, When.HELD) for name, size in moments.items()),
         Item("gradients of a micro-batch", gradients, When.UPDATE),

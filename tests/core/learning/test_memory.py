@@ -52,6 +52,11 @@ def test_a_cpu_counts_what_its_heap_keeps_and_what_compiled_iterations_leave_out
     assert not any("recomputed iterations" in way.what for way in ways(resolve("nano"), Stage.SFT, int(cpu.peak * 0.9), 0, 8192))
 
 
+def test_iterations_that_are_computed_again_are_planned_as_torchs_whatever_the_policy_computes_by() -> None:
+    native, torch_cpu = (plan(resolve("nano", ["policy.recompute=true", *sets]), Stage.SFT, 0, 8192) for sets in ([], [TORCH]))
+    assert native == torch_cpu
+
+
 def test_what_does_not_fit_is_refused_with_settings_that_do() -> None:
     with pytest.raises(DormouseError, match=r"sft of preset b1 needs [\d.]+ GiB[\s\S]*stochastic rounding[\s\S]*--set") as caught:
         refuse_unfit(B1, Stage.SFT, 16 * GIB)
@@ -94,8 +99,8 @@ def test_what_a_process_takes_is_measured_without_what_its_parent_took() -> None
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("case", [
-    Case("nano", [TORCH], 32, 256), Case("nano", [TORCH, AGAIN], 128, 256), Case("small", [], 4, 512), Case("small", [BF16], 4, 512),
-    Case("small", [AGAIN], 8, 512), Case("small", [BF16, AGAIN], 8, 512), Case("b1", [], 1, 256),
+    Case("nano", [TORCH], 32, 256), Case("nano", [TORCH, AGAIN], 128, 256), Case("small", [], 4, 512), Case("small", [TORCH], 4, 512),
+    Case("small", [BF16], 4, 512), Case("small", [AGAIN], 8, 512), Case("small", [BF16, AGAIN], 8, 512), Case("b1", [], 1, 256),
 ], ids=lambda case: f"{case.preset} {' '.join(case.sets)}")  # fmt: skip
 def test_the_plan_of_larger_updates_is_within_15_percent_too(case: Case) -> None:
     found = in_own_process(case)
