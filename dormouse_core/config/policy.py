@@ -76,5 +76,10 @@ class PolicyConfig(Config):
             raise ValueError("moe_topk 1 with renormalised gates gives the router a zero gradient: use 2 or more")
         if self.engram_rows & (self.engram_rows - 1):
             raise ValueError(f"engram_rows {self.engram_rows} must be a power of two")
+        sides = min(self.d_model, self.d_ffn)
+        for name, rank, most in (("rank", self.rank, sides), ("shared_rank", self.shared_rank, sides),
+                                 ("readout_rank", self.readout_rank or self.rank, self.d_model)):
+            if rank > most:
+                raise ValueError(f"{name} {rank} exceeds {most}, the smaller side of what it factors: its columns could not be orthonormal")
         refuse_illegal(self.depth, self.max_iter)
         return self

@@ -13,6 +13,7 @@ from torch import Tensor
 from dormouse_core.kernels.native.build import library
 from dormouse_core.policy.layout import Shape
 
+_TYPES = (torch.float32, torch.int32, torch.int64)
 Given = Tensor | tuple[Tensor, ...] | int | None
 
 
@@ -41,7 +42,8 @@ def _passed(given: Given) -> Any:
 
 
 def _address(x: Tensor) -> int:
-    assert x.is_contiguous()
+    if not x.is_contiguous() or x.dtype not in _TYPES or x.device.type != "cpu":
+        raise TypeError(f"a compiled call cannot read a tensor of {x.dtype} on {x.device} with strides {x.stride()}")
     return x.data_ptr()
 
 

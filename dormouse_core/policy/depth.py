@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from dormouse_core.config.depth import Depth
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.policy.heads import LinearHead
-from dormouse_core.policy.norms import rms_normalise, sigmoid_rows
+from dormouse_core.policy.norms import rms_normalise, sigmoid_rows, summed
 
 NO_TRACE = 1e-37
 """Gate below which a byte leaves no trace: exp(-5 sigmoid(z + log 1e-37)) is 1 in fp32 for every decay logit z below 60."""
@@ -150,9 +150,9 @@ class Course:
         """The state that is read out, from the states after each iteration. Its weights are constants for the gradient."""
         weight_TN1 = self.read()
         if weight_TN1 is None:
-            return after_TXD.mean(0) if len(after_TXD) > 1 else after_TXD[0]
+            return (summed(after_TXD) / len(after_TXD)).to(after_TXD.dtype)
         weight = weight_TN1.detach().view(*after_TXD.shape[:-1], 1)
-        return (after_TXD.float() * weight).sum(0).to(after_TXD.dtype)
+        return summed(after_TXD.float() * weight).to(after_TXD.dtype)
 
     def blended(self, logits_TXV: Tensor) -> Tensor:
         """The answer where answers are mixed: halting weights times each iteration's own distribution."""

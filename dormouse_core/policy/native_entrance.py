@@ -27,7 +27,7 @@ class _Enter(torch.autograd.Function):
         done = native.compiled.count("enter", native.laid_out, bytes_BX, batch, length, kept, *out)
         if done != rows:
             raise IndexError(f"{int(bytes_BX[:, CONTEXT:].reshape(-1)[done])} at {done} of a window is no byte")
-        if any(ctx.needs_input_grad):
+        if native.learns and any(ctx.needs_input_grad):
             ctx.native = native
             ctx.set_materialize_grads(False)
             ctx.save_for_backward(bytes_BX, h, start, key, value, *kept)
@@ -53,11 +53,11 @@ class NativeEntrance:
     """The weights as one forward reads them."""
 
     def __init__(self, weights: Entrance, shape: Shape) -> None:
-        self.weights, learns = weights, torch.is_grad_enabled()
+        self.weights, self.learns = weights, torch.is_grad_enabled()
         with torch.no_grad():
             key, value = weights.engram_XM.chunk(2)
             start = F.pad(weights.start_PD, (0, 0, 0, shape.control - len(weights.start_PD)))
-            read = (start, key, value, *((start.t(), key.t(), value.t()) if learns else ()))
+            read = (start, key, value, *((start.t(), key.t(), value.t()) if self.learns else ()))
             self.laid_out = (weights.embedding_VD.contiguous(), weights.table_RM.contiguous(), *map(panels, read))
         self.compiled = Compiled("entrance", shape)
 

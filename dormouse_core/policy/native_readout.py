@@ -22,7 +22,7 @@ class _ReadOut(torch.autograd.Function):
         kept = new(rows, padded(native.compiled.shape.readout)), new(rows, d), new(rows)
         hidden_ND, logits_NV = new(rows, d), new(rows, VOCABULARY)
         native.compiled.call("read_out", native.laid_out, mean_ND, rows, kept, hidden_ND, logits_NV)
-        if any(ctx.needs_input_grad):
+        if native.learns and any(ctx.needs_input_grad):
             ctx.native = native
             ctx.set_materialize_grads(False)
             ctx.save_for_backward(mean_ND, *kept)
@@ -49,10 +49,10 @@ class NativeReadout:
     """The weights as one forward reads them."""
 
     def __init__(self, weights: Readout, shape: Shape) -> None:
-        self.weights, learns = weights, torch.is_grad_enabled()
+        self.weights, self.learns = weights, torch.is_grad_enabled()
         with torch.no_grad():
             u, v, head = weights
-            self.laid_out = tuple(map(panels, (u.t(), v, head, *((u, v.t(), head.t()) if learns else ()))))
+            self.laid_out = tuple(map(panels, (u.t(), v, head, *((u, v.t(), head.t()) if self.learns else ()))))
         self.compiled = Compiled("readout", shape)
 
     def __call__(self, mean_XD: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,7 @@ from dormouse_core.policy.entrance import Entered, Entrance, Memory
 from dormouse_core.policy.layout import BLOCK, Shape, in_segments, out_segments, pad_rows, padded, panels, shape_of, unsupported
 from dormouse_core.policy.native_entrance import NativeEntrance
 from dormouse_core.policy.native_readout import NativeReadout
+from dormouse_core.policy.norms import summed
 from dormouse_core.policy.products import WINDOW_TILE
 from dormouse_core.policy.readout import Readout
 from dormouse_core.policy.state import CONTEXT
@@ -56,7 +57,7 @@ class _Iterations(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         s, (batch, length, _), iterations = native.compiled.shape, h_BLD.shape, len(step_TD)
         rows, new, memory = batch * length, h_BLD.new_empty, (start_NP, key_ND, value_ND)
-        learns = any(ctx.needs_input_grad)
+        learns = native.learns and any(ctx.needs_input_grad)
         index, gate = new(iterations, rows, s.top_k, dtype=torch.int32), new(iterations, rows, s.top_k)
         after_TBLD, final = new(iterations, *h_BLD.shape), state_TBHKV.clone(memory_format=torch.contiguous_format)
         entry = new(iterations, batch, s.heads, -(-length // CHUNK), s.width, s.width) if learns else None
@@ -73,7 +74,7 @@ class _Iterations(torch.autograd.Function):
             ctx.set_materialize_grads(False)
             ctx.save_for_backward(step_TD, h_BLD, after_TBLD, *memory, index, gate, entry, *(x for each in kept for x in each))
         ctx.mark_non_differentiable(index)
-        return after_TBLD.mean(0), after_TBLD, final, index
+        return summed(after_TBLD) / iterations, after_TBLD, final, index
 
     @staticmethod
     @once_differentiable
@@ -112,7 +113,7 @@ class NativeWindow:
     def __init__(
         self, entrance: Entrance, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor, ends_B: Tensor | None
     ) -> None:
-        control, learns = controller_width(config), torch.is_grad_enabled()
+        control, self.learns = controller_width(config), torch.is_grad_enabled()
         self.weights = w_in, w_decay, b_decay, w_out, shared_v, shared_u, up_EFR, down_EFR = (
             pad_rows(fused.w_in_XD, in_segments(config, control)), fused.w_decay_DK, fused.b_decay_D,
             pad_rows(fused.w_out_DX.t(), out_segments(config)).t(), fused.shared_v_FR, fused.shared_u_FR, fused.factors.up_v_EFR,
@@ -123,17 +124,20 @@ class NativeWindow:
             forward = (panels(w_in), panels(w_decay), b_decay.contiguous(), panels(w_out), panels(shared_v), panels(shared_u.t()),
                        panels(up_EFR), panels(down_ERF), bias_E.contiguous())
             backward = (panels(w_in.t()), panels(w_decay.t()), panels(w_out.t()), panels(shared_v.t()), panels(shared_u), panels(up_ERF),
-                        panels(down_EFR)) if learns else ()  # fmt: skip
+                        panels(down_EFR)) if self.learns else ()  # fmt: skip
         shape = shape_of(config, control, readout.u_DR.shape[1])
         self.compiled, self.laid_out = Compiled("window", shape), forward + backward
-        self.ends_B = None if ends_B is None else ends_B.contiguous()
-        self.scratch = torch.empty(self.compiled.count("scratch_size"))
+        self.ends_B = None if ends_B is None else ends_B.to(torch.int64).contiguous()
+        self.scratch = w_in.new_empty(self.compiled.count("scratch_size"))
         self.enter, self.read_out = NativeEntrance(entrance, shape), NativeReadout(readout, shape)
 
     def iterate(self, entered: Entered, step_TD: Tensor, state_TBHKV: Tensor) -> tuple[Tensor, ...]:
         """Of T iterations: (mean of h behind each [B, L, D], h behind each [T, B, L, D], final states [T, B, H, K, V], chosen experts
         [T, N, k])."""
-        h_BLD, start_NP, memory = entered
+        (h_BLD, start_NP, memory), s = entered, self.compiled.shape
+        of_window = (len(step_TD), len(h_BLD), s.heads, s.width, s.width)
+        if state_TBHKV.shape != of_window or state_TBHKV.dtype is not torch.float32:
+            raise ValueError(f"a state of {tuple(state_TBHKV.shape)} in {state_TBHKV.dtype} is none of this window: {of_window} in float32")
         taken = (h_BLD, step_TD, start_NP, *memory)
         found: tuple[Tensor, ...] = _Iterations.apply(self, *(x.contiguous() for x in taken), state_TBHKV, *self.weights)
         return found

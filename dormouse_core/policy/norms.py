@@ -50,6 +50,16 @@ def rms_normalise(x: Tensor, eps: float) -> Tensor:
     return (x * _inverse_rms(x, eps)).to(x.dtype)
 
 
+def summed(x_TXD: Tensor) -> Tensor:
+    """The sum over the leading dimension in its order, fp32: torch's own adds the columns that fill no register in another from five terms
+    on."""
+    first, *others = x_TXD.unbind(0)
+    total = first.float()
+    for x in others:
+        total = total + x.float()
+    return total
+
+
 def sigmoid_rows(x: Tensor) -> Tensor:
     """Sigmoid, the same bits for an element wherever it stands."""
     if x.dtype is torch.bfloat16:

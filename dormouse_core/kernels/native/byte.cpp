@@ -139,9 +139,9 @@ static void iterate(const Shape& s, const Weights& w, const Work& b, long n, lon
     for (long i = 0; i < n; i++) {
         const float *in = b.in + i * s.x_in, *key = b.key_value + 2 * i * s.d, *norm = b.norm + i * s.d, *gate = in + s.at_gate;
         float *joined = b.joined + i * s.x_out, *out = b.out + i * s.d, *h = b.h + i * s.d;
-        float attention = in[s.at_control], lam = std::fmin(in[s.at_control + 1], s.lam_max), expert = in[s.at_control + 2];
+        float attention = in[s.at_control], lam = at_most(in[s.at_control + 1], s.lam_max), expert = in[s.at_control + 2];
         float agreed = dot(key, norm, s.d) / root;
-        float signed_root = std::copysign(std::sqrt(std::fmax(std::fabs(agreed), 1e-6f)), agreed);
+        float signed_root = std::copysign(std::sqrt(at_least(std::fabs(agreed), 1e-6f)), agreed);
         float weight = sigmoid16(all(agreed == 0 ? 0 : signed_root))[0] * lam;
         for (long c = 0; c < s.d; c += 16) {
             store(joined + c, load(out + c) * load(gate + c) * attention);

@@ -1,4 +1,5 @@
-// The router's choice for one byte: the k best of score + bias (the lower number where they are equal), gates that sum to 1.
+// The router's choice for one byte: the k best of score + bias (the lower number where they are equal; what is not a number before all),
+// gates that sum to 1.
 
 #pragma once
 #include <cstdint>
@@ -10,7 +11,9 @@ static void route(const float* score, const float* bias, long experts, long k, i
         for (long e = 0; e < experts; e++) {
             bool taken = false;
             for (long c = 0; c < a; c++) taken |= chosen[c] == e;
-            if (!taken && (best < 0 || score[e] + bias[e] > score[best] + bias[best])) best = (int32_t)e;
+            if (taken) continue;
+            const float s = score[e] + bias[e], most = best < 0 ? s : score[best] + bias[best];
+            if (best < 0 || s > most || (s != s && most == most)) best = (int32_t)e;
         }
         chosen[a] = best;
         sum += score[best];

@@ -32,6 +32,10 @@ static inline v16 least(v16 x, float limit) {
 #endif
 }
 
+// Of numbers; what is not a number stays that, unlike with std::fmin and std::fmax.
+static inline float at_most(float x, float limit) { return x > limit ? limit : x; }
+static inline float at_least(float x, float limit) { return x < limit ? limit : x; }
+
 // Halves are added to halves: 16 numbers in four steps.
 static inline float total(v16 x) {
     x += __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);

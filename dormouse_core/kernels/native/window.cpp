@@ -120,9 +120,9 @@ static void control(const Shape& s, const float* read, const float* start, const
     row.attention = open[0];
     row.memory = open[1];
     row.expert = open[2];
-    row.lam = row.memory < s.lam_max ? row.memory : s.lam_max;
+    row.lam = at_most(row.memory, s.lam_max);
     row.agreed = dot(key, norm, s.d) / std::sqrt((float)s.d);
-    float root = std::copysign(std::sqrt(std::fmax(std::fabs(row.agreed), 1e-6f)), row.agreed);
+    float root = std::copysign(std::sqrt(at_least(std::fabs(row.agreed), 1e-6f)), row.agreed);
     row.open = sigmoid16(all(row.agreed == 0 ? 0 : root))[0];
     std::memcpy(row.score, open + 3, 4 * s.experts);
 }
@@ -243,7 +243,7 @@ static void join_backward(const Shape& s, const Weights& w, long n, const Given&
         float *d_control = d_read + s.at_control, *d_start = to.start + i * s.control;
         std::memset(d_control, 0, 4 * s.control);  // and the first of the shared columns, which are written after these
         d_control[0] = total(attention) * row.attention * (1.f - row.attention);
-        d_control[1] = row.memory <= s.lam_max ? d_lam * row.memory * (1.f - row.memory) : 0;
+        d_control[1] = row.memory > s.lam_max ? 0 : d_lam * row.memory * (1.f - row.memory);
         d_control[2] = d_expert * row.expert * (1.f - row.expert);
         for (long e = 0; e < s.experts; e++) d_control[3 + e] = d_score[e] * row.score[e] * (1.f - row.score[e]);
         for (long c = 0; c < s.control; c += 16) store(d_start + c, load(d_start + c) + load(d_control + c));
@@ -309,6 +309,9 @@ extern "C" int64_t scratch_size(const Shape* s) { return Scratch(*s, nullptr).si
 
 static long chunks_of(long length) { return (length + CHUNK - 1) / CHUNK; }
 
+// Bytes of row r that count.
+static long end_of(const int64_t* ends, long r, long length) { return ends && ends[r] < length ? ends[r] : length; }
+
 // batch rows of length bytes, `ends` [B] or null (all whole). state [B, H, K, K] moves; entry [B, H, chunks, K, K], the states chunks start
 // from, or null where no backward follows: then `kept` has room for one block. next [N, d] is the result.
 extern "C" void iterate(const Shape* shape, const Weights* w, const Given* in, const Kept* kept, const Choice* choice, int64_t batch,
@@ -319,7 +322,7 @@ extern "C" void iterate(const Shape* shape, const Weights* w, const Given* in, c
     for (long r = 0; r < batch; r++)
         for (long first = 0; first < length; first += BLOCK) {
             const long i = r * length + first, n = length - first < BLOCK ? length - first : BLOCK;
-            forward_block(s, *w, n, (ends ? ends[r] : length) - first, in->at(s, i), kept->at(s, entry ? i : 0), choice->at(s, i),
+            forward_block(s, *w, n, end_of(ends, r, length) - first, in->at(s, i), kept->at(s, entry ? i : 0), choice->at(s, i),
                           state + r * s.heads * square, entry ? entry + (r * s.heads * chunks + first / CHUNK) * square : nullptr, chunks,
                           next + i * s.d, b);
         }
@@ -334,7 +337,7 @@ extern "C" void iterate_backward(const Shape* shape, const Weights* w, const Giv
     for (long r = 0; r < batch; r++)
         for (long first = (length - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
             const long i = r * length + first, n = length - first < BLOCK ? length - first : BLOCK;
-            backward_block(s, *w, n, (ends ? ends[r] : length) - first, in->at(s, i), kept->at(s, i), choice->at(s, i),
+            backward_block(s, *w, n, end_of(ends, r, length) - first, in->at(s, i), kept->at(s, i), choice->at(s, i),
                            entry + (r * s.heads * chunks + first / CHUNK) * square, chunks, d_state + r * s.heads * square, to->at(s, i), b);
         }
 }

@@ -117,3 +117,14 @@ def test_typed_text_becomes_the_type_of_its_field() -> None:
     assert (config.eval.budgets, config.rl.interleave_sft, config.loop.line, config.eval.frozen, config.train.data) == (
         (4, 8), None, "7", False, "/x y")
     assert resolve("nano", ["rl.interleave_sft=0.5"]).rl.interleave_sft == 0.5
+
+
+@pytest.mark.parametrize(("settings", "why"), [
+    (["moe_topk=9"], "exceeds n_experts 8"), (["moe_topk=1"], "zero gradient"), (["engram_rows=1000"], "power of two"),
+    (["n_heads=2"], "must equal d_model"), (["readout_rank=129"], "readout_rank 129 exceeds 128"),
+    (["shared_rank=200"], "shared_rank 200 exceeds"), (["d_ffn=64", "rank=65"], "rank 65 exceeds 64"),
+    (["depth.kind=sideways"], "sideways"),
+])  # fmt: skip
+def test_a_policy_that_cannot_be_built_is_refused_with_the_reason(settings: list[str], why: str) -> None:
+    with pytest.raises(DormouseError, match=why):
+        resolve("nano", [f"policy.{setting}" for setting in settings])

@@ -1,5 +1,6 @@
 """Native windows: torch's numbers and gradients, the same bits for a row in every batch, and torch in place wherever they cannot run."""
 
+import math
 from functools import cache
 from typing import Any
 
@@ -219,3 +220,71 @@ def test_a_window_with_what_is_no_byte_is_an_index_error_in_both_forms(byte: int
         ids_BL[1, 7] = byte
         with pytest.raises(IndexError):
             policy(ids_BL)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_row_has_the_same_bits_in_any_batch_at_widths_and_depths_that_fill_no_register() -> None:
+    odd = TINY.model_copy(update={"d_model": 48, "n_heads": 3, "head_dim": 16, "max_iter": 6})
+    row_L, crowd_BL = some_bytes(1, 29, seed=1)[0], some_bytes(3, 29, seed=3)
+    crowd_BL[0] = row_L
+    for policy in pair(odd):
+        hidden = [policy(ids_BL).hidden_BLD[0] for ids_BL in (row_L[None], crowd_BL)]
+        agree(*hidden)
+        if policy.config.compute == "native":
+            assert torch.equal(*hidden)
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_ends_of_rows_in_any_integer_type_are_the_same_ends(dtype: torch.dtype) -> None:
+    policy, ends_B = pair(TINY)[1], torch.tensor([70, 1, 33])
+    states = [policy(some_bytes(3, 70), length_B=ends_B.to(kind)).state.kda_BTHKV for kind in (torch.int64, dtype)]
+    assert torch.equal(*states)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_state_of_another_type_or_shape_is_refused_before_it_is_read() -> None:
+    policy, ids_BL = pair(TINY)[1], some_bytes(20, 20)
+    for change in (lambda x: x.half(), lambda x: x.double(), lambda x: x[:, :5], lambda x: x[:1]):
+        state = policy.initial_state(20)
+        state.kda_TBHKV_padded = change(state.kda_TBHKV_padded)
+        with pytest.raises((ValueError, RuntimeError)):
+            policy(ids_BL, state)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_native_window_does_not_depend_on_torchs_default_type_or_device() -> None:
+    policy, ids_BL = pair(TINY)[1], some_bytes(2, 300)
+    state, want = policy.initial_state(2), policy(ids_BL).logits_BLV
+    torch.set_default_dtype(torch.float64)
+    try:
+        got = policy(ids_BL, state).logits_BLV
+        got.sum().backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(got, want)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_window_without_gradients_keeps_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, kept, rows = pair(TINY)[1], native_window._kept, list[int]()
+    policy(some_bytes(2, 20))
+    monkeypatch.setattr(native_window, "_kept", lambda s, n, like: (rows.append(n), kept(s, n, like))[1])
+    with torch.no_grad():
+        bare = policy(some_bytes(2, 700))
+    assert rows == [native_window.BLOCK]
+    assert torch.equal(policy(some_bytes(2, 700)).logits_BLV, bare.logits_BLV) and rows[1:] == [1400] * TINY.max_iter
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("name", "row"), [("engram.key", 0), ("controller", 0), ("controller", 1), ("controller", 4)])
+def test_a_weight_that_is_no_number_is_seen_in_windows_and_bytes_as_in_torch(name: str, row: int, value: float) -> None:
+    ids_BL, sound = some_bytes(17, 40), []
+    for policy in pair(TINY):
+        policy.decode(ids_BL[:, 0], policy(ids_BL).state)
+        with torch.no_grad():
+            policy.get_parameter(f"block.{name}")[row, 0] = value
+        logits_BV, _ = policy.decode(ids_BL[:, 0], policy.initial_state(17))
+        sound.append((bool(policy(ids_BL).logits_BLV.isfinite().all()), bool(logits_BV.isfinite().all())))
+    assert sound[0] == sound[1] and (math.isinf(value) or sound[0] == (False, False))
