@@ -3,6 +3,7 @@
 The pool starts once (a fork server that has torch loaded) and lives as long as its owner; new weights travel through shared
 memory, results come back in item order, and which process did what changes nothing. One worker means this process itself.
 A function that is a generator hands over what it yields at once, and goes on: its owner works on the part meanwhile.
+What a worker's kernels were asked and ran, and what they said aloud, is counted here (kernels/seen.py).
 A worker that dies, or an interrupt, ends the pool with an error that says what to do; no child outlives its owner.
 Not here: what is mapped (rollouts, gradients, evaluation).
 """
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 
 from dormouse_core.config.policy import PolicyConfig
+from dormouse_core.kernels.seen import add, taken
 from dormouse_core.ledger import DormouseError
 from dormouse_core.policy.model import Policy, build_policy
 
@@ -54,7 +56,7 @@ class _Said(StrEnum):
     """What a worker's message is."""
 
     PART = "part"  # a yielded value; the item goes on
-    DONE = "done"
+    DONE = "done"  # the result, and what the kernels were asked on the way
     FAILED = "failed"  # an exception and its trace
 
 
@@ -179,7 +181,9 @@ class WorkerPool:
                         _told(on_part, i, value)
                         continue
                     self._hand(worker, function, items, tickets, following)
-                    results[i] = _told(on_done, i, value)
+                    result, counts = value
+                    add(counts)
+                    results[i] = _told(on_done, i, result)
                 elif worker.process.sentinel in ready:
                     self._receive(worker)
         return results
@@ -342,7 +346,8 @@ def _serve(connection: Connection, lifeline: Connection, threads: int) -> None:
             return
         try:
             policies = [holder.at(*ticket) for holder, ticket in zip(holders, tickets, strict=False)]
-            reply = (_Said.DONE, _carry_out(function, policies, item, lambda part: _send(connection, (_Said.PART, part))))
+            result = _carry_out(function, policies, item, lambda part: _send(connection, (_Said.PART, part)))
+            reply: tuple[_Said, Any] = (_Said.DONE, (result, taken()))
         except Exception as error:  # noqa: BLE001 - any failure of an item is raised again where the item came from
             reply = (_Said.FAILED, (error, traceback.format_exc()))
         _send(connection, reply)

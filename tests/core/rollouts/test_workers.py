@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dormouse_core.kernels.seen import SEEN, forget_counts
 from dormouse_core.ledger import DormouseError
 from dormouse_core.policy.model import build_policy
 from dormouse_core.rollouts.workers import WorkerPool
@@ -36,6 +37,12 @@ def fails(policy, item):
 def dies(policy, item):
     if item == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def asks(policy, item):
+    SEEN.ask("kernel.some", item > 1)
+    SEEN.loud("kernel.some cannot run: torch does it")
     return item
 
 
@@ -105,6 +112,17 @@ def test_a_result_that_cannot_travel_is_an_error_not_a_hang(policy):
         pool.set_weights(policy)
         with pytest.raises(RuntimeError, match="cannot travel"):
             pool.map(unpicklable, [0])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_kernels_were_asked_in_workers_is_counted_and_said_by_their_owner(policy, workers):
+    forget_counts()
+    with WorkerPool(workers) as pool:
+        pool.set_weights(policy)
+        for _ in range(2):
+            pool.map(asks, [1, 2, 3])
+    assert SEEN.arms()["kernel.some"] == "4/6" and SEEN.lines == ["kernel.some cannot run: torch does it"]
+    forget_counts()
 
 
 def test_a_dead_worker_is_an_error_that_says_what_to_do(policy):
