@@ -90,7 +90,7 @@ def load_suite(name_or_path: str | Path) -> Suite:
         name = text
         if name not in packaged_suites():
             near = get_close_matches(name, packaged_suites(), n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"packaged suites: {', '.join(packaged_suites())}"
+            hint = f"did you mean {' or '.join(near)}?" if near else f"packaged suites: {', '.join(packaged_suites())}."
             raise DormouseError(f"no suite {name!r}; {hint} A file is named by its path, ending in .toml")
         raw = (_PACKAGED / f"{name}.toml").read_bytes()
     return parse_suite(raw, name)

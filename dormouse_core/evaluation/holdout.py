@@ -136,7 +136,7 @@ def run(config: RunConfig, incumbent: Artifact, candidate: Artifact, *, cycle: s
                for role, s in kept.items()}
     mean, pools, cells = changes(kept["incumbent"], kept["candidate"], config.eval.budgets, config.eval.bootstrap, seed, candidate.identity)
     promote, reason = decide(mean, reports["candidate"].broken)
-    ledger.loud(f"holdout: {reason}")
+    ledger.loud(f"{'holdout' if cycle else 'comparison'}: {reason}")
     right = {role: s.passed_MS[:, GREEDY] for role, s in kept.items()}
     parents = tuple(Parent(role=role, kind=a.kind, identity=a.identity) for role, a in (("incumbent", incumbent), ("candidate", candidate)))
     made = {"stage": STAGE, "config_sha256": config.sha256(), "code_version": code_version(), "seed": seed, "run_id": run_id,

@@ -75,7 +75,7 @@ def unsupported(config: PolicyConfig, device: torch.device, narrow: bool) -> str
     if device.type != "cpu":
         return f"its weights are on {device.type}"
     if config.dtype != "float32":
-        return f"its weights are {config.dtype}"
+        return f"its weights are {config.dtype}; a file of `dormouse export --dtype fp32` could"
     if config.depth.kind != "fixed":
         return f"depth {config.depth.kind} is not fixed"
     if not narrow or config.n_experts > MOST_EXPERTS:

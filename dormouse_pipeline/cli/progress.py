@@ -36,7 +36,8 @@ def rate_text(rate: float) -> str:
 
 
 class Meter:
-    """Rate and time left of one stage, over the last reports, so a slow start does not spoil the estimate."""
+    """Rate and time left of one stage, over the last reports, so a slow start does not spoil the estimate. A count that falls is the
+    next pass of the stage, which began when the last report came."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic, window: int = 50) -> None:
         self._now = now
@@ -46,7 +47,9 @@ class Meter:
     def update(self, done: int) -> float | None:
         """Units a second, or None before two reports differ."""
         if self._seen and done < self._seen[-1][1]:
+            self.started = self._seen[-1][0]
             self._seen.clear()
+            self._seen.append((self.started, 0))
         self._seen.append((self._now(), done))
         (t0, n0), (t1, n1) = self._seen[0], self._seen[-1]
         return (n1 - n0) / (t1 - t0) if t1 > t0 and n1 > n0 else None

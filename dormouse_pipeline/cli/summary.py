@@ -66,7 +66,7 @@ class Summary:
         rows = [[asset, *(f"{self.seconds[p][asset]:.1f}" if asset in self.seconds[p] else "-" for p in parts)]
                 for asset in (*BASE, *CYCLE) if any(asset in self.seconds[p] for p in parts)]
         rows.append(["sum", *(f"{sum(self.seconds[p].values()):.1f}" for p in parts)])
-        return grid("seconds inside each stage", ["asset", *parts], rows)
+        return grid("seconds inside each stage, in this call", ["asset", *parts], rows)
 
     def _overhead(self) -> Table:
         rows = [[run.partition or "base", f"{run.wall:.1f}", f"{sum(run.stages.values()):.1f}", f"{run.checks:.1f}", f"{run.overhead:.1f}",

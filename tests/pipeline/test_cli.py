@@ -362,6 +362,17 @@ def test_a_log_gets_a_line_every_few_seconds_and_the_last_one() -> None:
     assert [line.split()[1] for line in said] == ["5/12", "10/12", "12/12"]
 
 
+def test_passes_of_a_stage_are_rated_each_by_itself_and_short_ones_say_nothing_of_their_own() -> None:
+    now, said = [0.0], list[str]()
+    shown = Throttled(said.append, 5.0, now=lambda: now[0])
+    for first in range(21):  # passes of a second, whose reports come together at the end
+        for done, at in ((64, 0.9), (128, 0.9001)):
+            now[0] = first + at
+            shown("rollouts", done, 128, "trajectories")
+    assert len(said) == 20 // 5
+    assert all(60 < float(line.split()[3].removesuffix("/s")) < 150 for line in said)
+
+
 _INSIDE_A_STEP = """
 import os
 from dormouse_pipeline.cli.progress import Reporter
