@@ -83,9 +83,10 @@ class Throttled:
 
     def __call__(self, stage: str, done: int, total: int, unit: str, **facts: Any) -> None:
         meter = self._meters.setdefault(stage, Meter(self._now))
+        self._said.setdefault(stage, meter.started)
         rate = meter.update(done)
         now = self._now()
-        due = now - self._said.get(stage, meter.started) >= self._every
+        due = now - self._said[stage] >= self._every
         finished = bool(total) and done >= total and meter.elapsed >= 2.0
         if due or finished:
             self._said[stage] = now
