@@ -36,7 +36,7 @@ def close(got: Results, want: Results) -> str | None:
             return f"result {i} has shape {tuple(a.shape)}, the reference {tuple(b.shape)}"
         if not a.numel():
             continue
-        limit = (3e-2 if torch.bfloat16 in (a.dtype, b.dtype) else 1e-3) * max(1.0, float(b.abs().max()))
+        limit = (3e-2 if torch.bfloat16 in (a.dtype, b.dtype) else 1e-3) * max(1.0, float(b.detach().abs().max()))
         error = float((a.double() - b.double()).abs().max())
         if not error <= limit:
             return f"result {i} is off by {error:.2g}, more than {limit:.2g}"

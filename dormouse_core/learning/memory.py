@@ -26,9 +26,10 @@ from dormouse_core.ledger import DormouseError
 from dormouse_core.optim.declared import declared_groups
 from dormouse_core.policy.block import controller_width, narrow
 from dormouse_core.policy.counts import parameter_counts
-from dormouse_core.policy.layout import padded, shape_of, unsupported
+from dormouse_core.policy.layout import padded, shape_of, unsupported_window
 from dormouse_core.policy.model import Policy, meta_policy
 from dormouse_core.policy.native_window import CHUNK
+from dormouse_core.policy.pages import OWN_MAPPING
 from dormouse_core.policy.state import MIN_ROWS
 from dormouse_core.rollouts.snapshots import LIMIT_BYTES
 
@@ -109,17 +110,15 @@ TRACED = {
 }
 """By the policy's type: fitted to 30 and 14 traces, which the sum meets within 3 % and 7 % (iterations recomputed: 9 %)."""
 
-OWN_MAPPING = 32 << 20
-"""Bytes from which glibc gives a tensor a mapping of its own, which it gives back when the tensor is freed."""
 HOLES = {"float32": (0.25, 0.65), "bfloat16": (0.25, 0.8)}
 """By the policy's type, without and with recompute: what glibc's heap keeps of freed pieces at the peak, over the activations and what
 small gradients take while they are summed. Tensors with a mapping of their own never fill what smaller ones left, and an iteration
 that is computed again leaves more of those. Fitted to `python -m benchmarks.memory_peak`, which then meets the peak within 10 %."""
 
 
-def computes_natively(config: PolicyConfig) -> bool:
+def trains_natively(config: PolicyConfig) -> bool:
     """Whether a CPU with a C++ compiler trains this policy by compiled calls (policy/native_window.py)."""
-    return config.compute == "native" and not config.recompute and unsupported(config, torch.device("cpu"), narrow(config)) is None
+    return config.compute == "native" and unsupported_window(config, narrow(config)) is None
 
 
 def native_bytes(config: PolicyConfig) -> int:
@@ -218,7 +217,7 @@ def _options(config: RunConfig, stage: Stage, on_cpu: bool) -> list[tuple[str, t
     """Changes that save memory, the least harmful first."""
     found: list[tuple[str, tuple[str, ...]]] = []
     trains = stage is not Stage.ROLL
-    if trains and not config.policy.recompute and not (on_cpu and computes_natively(config.policy)):
+    if trains and not config.policy.recompute and not (on_cpu and trains_natively(config.policy)):
         found.append(("recomputed iterations", ("policy.recompute=true",)))
     if trains:
         most = {Stage.TRAIN: config.train.batch, Stage.SFT: config.sft.batch, Stage.RL: config.roll.prompts * config.roll.group_size}[stage]
@@ -268,7 +267,7 @@ def _training(config: RunConfig, stage: Stage, policy: Policy, micro: int, on_cp
                 moments[name] = moments.get(name, 0) + size
     gradients, (folded, taped) = _bytes(trained.values()), _folded(config.policy, policy, trained)
     largest = max((p.numel() * p.element_size() for n, p in trained.items() if ".experts." in n), default=0)
-    deep, native = stage is not Stage.RL and config.policy.deep_loss > 0, on_cpu and computes_natively(config.policy)
+    deep, native = stage is not Stage.RL and config.policy.deep_loss > 0, on_cpu and trains_natively(config.policy)
     activations = int(micro * activation_bytes(config.policy, deep, native))
     small = sum(size for p in trained.values() if (size := p.numel() * p.element_size()) < OWN_MAPPING)
     holes = int((activations + 3 * small) * HOLES[config.policy.dtype][config.policy.recompute]) if on_cpu else 0

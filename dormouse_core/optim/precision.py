@@ -104,11 +104,9 @@ class Slot:
 
     def write(self, index: Index, rows: Tensor, step: int) -> None:
         """Entries changed by step number `step`, back to where they are held."""
-        if self.parameter.dtype == torch.float32:
-            put(self.weight, index, rows, 0)
-            return
-        if self.low_precision == "stochastic":
-            put(self.weight, index, rows, self.stream("weight", step))
+        whole = self.parameter.dtype == torch.float32
+        if whole or self.low_precision == "stochastic":
+            put(self.weight, index, rows, 0 if whole else self.stream("weight", step))  # a hash a tensor is not free
             return
         put(self.state["master"].view(self.shape), index, rows, 0)
         self.weight[index] = rows.bfloat16()

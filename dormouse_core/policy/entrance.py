@@ -20,6 +20,8 @@ class Memory(NamedTuple):
 
 
 class Entered(NamedTuple):
+    """The state before the first iteration, the controller's half that reads it, and the memory."""
+
     h_BLD: Tensor
     start_NP: Tensor
     memory: Memory

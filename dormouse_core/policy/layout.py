@@ -70,12 +70,10 @@ def shape_of(config: PolicyConfig, control: int, readout: int) -> Shape:
                  c.norm_eps, c.lam_max)
 
 
-def unsupported(config: PolicyConfig, device: torch.device, narrow: bool) -> str | None:
-    """Why this policy is computed by torch, or None."""
-    if device.type != "cpu":
-        return f"its weights are on {device.type}"
+def unsupported(config: PolicyConfig, narrow: bool) -> str | None:
+    """Why this policy is computed by torch on a CPU, or None."""
     if config.dtype != "float32":
-        return f"its weights are {config.dtype}; a file of `dormouse export --dtype fp32` could"
+        return f"its weights are {config.dtype}, not float32 as of `dormouse export --dtype fp32`"
     if config.depth.kind != "fixed":
         return f"depth {config.depth.kind} is not fixed"
     if not narrow or config.n_experts > MOST_EXPERTS:
@@ -83,3 +81,8 @@ def unsupported(config: PolicyConfig, device: torch.device, narrow: bool) -> str
     if config.head_dim not in (16, 32, 64) or config.d_ffn % WIDTH:
         return f"head_dim {config.head_dim} is not 16, 32 or 64, or d_ffn {config.d_ffn} no multiple of {WIDTH}"
     return None
+
+
+def unsupported_window(config: PolicyConfig, narrow: bool) -> str | None:
+    """Why windows of this policy are, or None."""
+    return unsupported(config, narrow) or ("policy.recompute is set" if config.recompute else None)

@@ -49,9 +49,9 @@ class NativeByte:
     """Weights as byte.cpp takes them. Made anew when weights change."""
 
     def __init__(self, policy: "Policy", fused: "Fused", readout: Readout, control: int, narrow: bool) -> None:
-        self._key, self._width = f"{policy.config!r} on {policy.embedding.device.type}", policy.config.d_model
+        self._key, self._width = repr(policy.config), policy.config.d_model
         self._rows = 0
-        reason = unsupported(policy.config, policy.embedding.device, narrow)
+        reason = unsupported(policy.config, narrow)
         if reason is None and not HELD.refused(self._key, count=False):
             try:
                 self._work_size, self._decode = _compiled()

@@ -21,7 +21,7 @@ from dormouse_core.kernels.native.held import Held
 from dormouse_core.policy.block import Fused, LoopBlock, controller_width, iterate_window, narrow
 from dormouse_core.policy.compiled import Compiled, own
 from dormouse_core.policy.entrance import Entered, Entrance, Memory
-from dormouse_core.policy.layout import BLOCK, Shape, in_segments, out_segments, pad_rows, padded, panels, shape_of, unsupported
+from dormouse_core.policy.layout import BLOCK, Shape, in_segments, out_segments, pad_rows, padded, panels, shape_of, unsupported_window
 from dormouse_core.policy.native_entrance import NativeEntrance
 from dormouse_core.policy.native_readout import NativeReadout
 from dormouse_core.policy.norms import summed
@@ -146,10 +146,10 @@ class NativeWindow:
 def native_window(entrance: Entrance, block: LoopBlock, fused: Fused, readout: Readout, config: PolicyConfig, bias_E: Tensor,
                   ends_B: Tensor | None) -> NativeWindow | None:
     """What runs this forward, or None where torch does."""
-    key = f"{config!r} on {block.norm.device.type}"
+    key = repr(config)
     if HELD.refused(key):
         return None
-    reason = unsupported(config, block.norm.device, narrow(config)) or ("policy.recompute is set" if config.recompute else None)
+    reason = unsupported_window(config, narrow(config))
     if reason is None:
         try:
             made = NativeWindow(entrance, fused, readout, config, bias_E, ends_B)

@@ -82,6 +82,11 @@ class Policy(nn.Module):
         """How often the selection bias has moved. Log-probs of two versions are not comparable."""
         return int(cast(Tensor, self.balance_version))
 
+    @property
+    def computes_natively(self) -> bool:
+        """Whether compiled calls are asked for: the setting is for a CPU."""
+        return self.config.compute == "native" and self.embedding.device.type == "cpu"
+
     def initial_state(self, batch: int) -> State:
         c = self.config
         return State.zeros(batch, c.max_iter, c.n_heads, c.head_dim, self.embedding.device)
@@ -123,7 +128,7 @@ class Policy(nn.Module):
         past_BL = None if length_B is None else torch.arange(length, device=ids_BL.device) >= length_B.unsqueeze(1)
         course, bias_E = Course(self, config, depth), cast(Tensor, self.balance_bias_E)
         before_TBHKV = state.kda_TBHKV_padded[:, :batch]
-        native = native_window(entrance, block, fused, readout, config, bias_E, length_B) if config.compute == "native" else None
+        native = native_window(entrance, block, fused, readout, config, bias_E, length_B) if self.computes_natively else None
         if native is not None:
             mean_BLD, after_TBLD, final_TBHKV, chosen_TNk = native.iterate(native.enter(context_BX), block.iter_embed, before_TBHKV)
             self._count(chosen_TNk)
@@ -187,7 +192,7 @@ class Policy(nn.Module):
     def _packed_anew(self) -> _Packed:
         parameters = tuple(self.parameters())
         fused, readout, native = fuse(self.block, self.config), self._readout(), None
-        if self.config.compute == "native":
+        if self.computes_natively:
             native = NativeByte(self, fused, readout, controller_width(self.config), narrow(self.config))
         packed = _Packed(self._entrance(fused), fused, readout, parameters, tuple([p._version for p in parameters]), native)
         self._packed = packed

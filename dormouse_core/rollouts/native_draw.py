@@ -25,7 +25,7 @@ _SUPPORT_V = np.where(POLICY_MAY_WRITE, 0.0, -np.inf).astype(np.float32)
 
 def sampler(policy: Policy) -> Sampler:
     """What draws this policy's bytes: the native form where its configuration asks for native calls."""
-    return NativeDraw() if policy.config.compute == "native" else sample
+    return NativeDraw() if policy.computes_natively else sample
 
 
 def _compiled() -> Callable[..., int]:

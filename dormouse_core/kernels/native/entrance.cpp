@@ -47,15 +47,6 @@ struct Gradients {  // given, by rows: of h and key (changed), start, value; of 
     float *embedding, *table, *w_start, *w_key, *w_value;
 };
 
-// dx = (dy - y <y, dy> / d) scale of y = RMS(x), added to what stands at `to` or in place of it.
-static void rms_backward(const float* y, const float* dy, float scale, long d, float* to, bool add) {
-    const float along = dot(y, dy, d) / d;
-    for (long c = 0; c < d; c += 16) {
-        v16 dx = (load(dy + c) - load(y + c) * along) * scale;
-        store(to + c, add ? load(to + c) + dx : dx);
-    }
-}
-
 // scratch [BLOCK, d + memory].
 extern "C" void enter_backward(const Shape* shape, const Weights* w, const int64_t* bytes, int64_t batch, int64_t length, const Kept* kept,
                                const float* key, const Gradients* to, float* scratch) {

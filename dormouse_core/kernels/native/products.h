@@ -13,6 +13,15 @@ static float rms(const float* x, float* y, long n, float eps) {
     return scale;
 }
 
+// Its gradient from y and the factor, added to what stands at dx, or in place of it: (dy - y <y, dy> / n) scale.
+static void rms_backward(const float* y, const float* dy, float scale, long n, float* dx, bool add) {
+    const float along = dot(y, dy, n) / n;
+    for (long i = 0; i < n; i += 16) {
+        v16 d = (load(dy + i) - load(y + i) * along) * scale;
+        store(dx + i, add ? load(dx + i) + d : d);
+    }
+}
+
 // Y[R, 16 C] = A[R, K] W + from; W: C panels of [K][16]. from: where sums start, `step` floats a row; null starts at 0.
 template <int R, int C>
 static inline void tile(const float* A, long lda, const float* W, long K, float* Y, long ldy, const float* from, long step) {

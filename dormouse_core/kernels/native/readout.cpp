@@ -46,11 +46,7 @@ extern "C" void read_out_backward(const Shape* shape, const Weights* w, const fl
         float *d_mean = to->mean + first * s.d, *d_hidden = to->hidden + first * s.d;
         product(given, VOCABULARY, n, w->head_back, VOCABULARY, panels, d_mean, s.d);
         gram(given, VOCABULARY, k.norm, s.d, n, VOCABULARY, panels, to->head, s.d);
-        for (long i = 0; i < n; i++) {
-            const float *norm = k.norm + i * s.d, *d = d_mean + i * s.d, along = dot(norm, d, s.d) / s.d;
-            for (long c = 0; c < s.d; c += 16)
-                store(d_hidden + i * s.d + c, load(d_hidden + i * s.d + c) + (load(d + c) - load(norm + c) * along) * k.scale[i]);
-        }
+        for (long i = 0; i < n; i++) rms_backward(k.norm + i * s.d, d_mean + i * s.d, k.scale[i], s.d, d_hidden + i * s.d, true);
         product(d_hidden, s.d, n, w->v_back, s.d, rank / 16, d_code, rank);
         gram(d_hidden, s.d, k.code, rank, n, s.d, rank / 16, to->v, rank);
         product(d_code, rank, n, w->u_back, s.readout, panels, d_mean, s.d);

@@ -64,13 +64,9 @@ static void enter(const Shape& s, const Weights& w, long n, const Given& in, con
 
 static void enter_backward(const Shape& s, long n, const Kept& k, const float* d_norm, const Gradients& to) {
     for (long i = 0; i < n; i++) {
-        const float *x = k.norm + i * s.d, *dx = d_norm + i * s.d;
-        float along = dot(x, dx, s.d) / s.d, f = k.scale[i];
-        for (long c = 0; c < s.d; c += 16) {
-            v16 d = load(to.h + i * s.d + c) + (load(dx + c) - load(x + c) * along) * f;
-            store(to.h + i * s.d + c, d);
-            store(to.step + c, load(to.step + c) + d);
-        }
+        float* d_h = to.h + i * s.d;
+        rms_backward(k.norm + i * s.d, d_norm + i * s.d, k.scale[i], s.d, d_h, true);
+        for (long c = 0; c < s.d; c += 16) store(to.step + c, load(to.step + c) + load(d_h + c));
     }
 }
 

@@ -100,7 +100,9 @@ def test_different_tasks_cannot_be_paired() -> None:
 def test_the_verdict_compares_on_the_candidates_fresh_tasks_and_keeps_every_number(config: RunConfig, store: Store,
                                                                                  checkpoint: Callable[[int], Artifact]) -> None:
     base, candidate = checkpoint(1), checkpoint(2)
-    made = holdout.run(config, base, candidate, cycle="main.c0000", store=store, ledger=Ledger(), run_id="a")
+    ledger = Ledger()
+    made = holdout.run(config, base, candidate, cycle="main.c0000", store=store, ledger=ledger, run_id="a")
+    assert [line.split(":")[0] for line in ledger.lines if "paired gain" in line] == ["holdout"]
     verdict = store.read_record(made, HoldoutVerdict)
     assert (verdict.root, verdict.incumbent.identity) == (candidate.identity, base.identity)
     assert {p.role for p in made.provenance.parents} == {"incumbent", "candidate", "table"}
@@ -115,7 +117,9 @@ def test_the_verdict_compares_on_the_candidates_fresh_tasks_and_keeps_every_numb
 
 def test_a_checkpoint_against_itself_is_never_promoted(config: RunConfig, store: Store, checkpoint: Callable[[int], Artifact]) -> None:
     one = checkpoint(1)
-    verdict = store.read_record(holdout.run(config, one, one, store=store, ledger=Ledger()), HoldoutVerdict)
+    ledger = Ledger()
+    verdict = store.read_record(holdout.run(config, one, one, store=store, ledger=ledger), HoldoutVerdict)
+    assert [line.split(":")[0] for line in ledger.lines if "paired gain" in line] == ["comparison"], "there is no cycle to hold out of"
     assert verdict.promote is False
     assert verdict.mean.difference.high == 0
 

@@ -1,5 +1,7 @@
 """Native decoding: torch's numbers, the same bits for a row in every batch, and torch in its place wherever it cannot run."""
 
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,9 +10,12 @@ from torch import Tensor
 from dormouse_core.config.policy import PolicyConfig
 from dormouse_core.config.resolve import resolve
 from dormouse_core.kernels import dispatch
+from dormouse_core.kernels.native import build
 from dormouse_core.kernels.native.build import Unavailable
-from dormouse_core.policy import native
-from dormouse_core.policy.model import Policy, build_policy
+from dormouse_core.policy import layout, native, native_window
+from dormouse_core.policy.model import Policy, build_policy, meta_policy
+from dormouse_core.rollouts.native_draw import NativeDraw, sampler
+from dormouse_core.rollouts.sampling import sample
 from tests.core.policy.made import some_bytes
 
 pytestmark = pytest.mark.usefixtures("unproven")
@@ -135,3 +140,16 @@ def test_a_native_result_that_disagrees_with_torch_is_never_handed_out(monkeypat
         assert torch.equal(fast.decode(ids_BL[:, j], got)[0], plain.decode(ids_BL[:, j], want)[0])
     assert torch.equal(got.kda_BTHKV, want.kda_BTHKV)
     assert arms() == "0/3" and "disagrees" in dispatch.SEEN.lines[0]
+
+
+def test_compiled_calls_are_asked_for_on_a_cpu_and_nowhere_else() -> None:
+    config = resolve("nano").policy
+    here, elsewhere = build_policy(config, 1), meta_policy(config)
+    assert here.computes_natively and isinstance(sampler(here), NativeDraw)
+    assert not elsewhere.computes_natively and sampler(elsewhere) is sample
+
+
+def test_sizes_that_stand_in_python_and_in_the_compiled_code_are_the_same() -> None:
+    text = "".join(path.read_text() for path in Path(build.__file__).parent.glob("*.h"))
+    found = {name: int(size) for name, size in re.findall(r"constexpr (?:int|long) (BLOCK|CHUNK|ORDERS) = (\d+);", text)}
+    assert found == {"BLOCK": layout.BLOCK, "CHUNK": native_window.CHUNK, "ORDERS": len(layout.ORDERS)}

@@ -2,6 +2,8 @@
 
 import difflib
 
+from dormouse_core.sandbox.multi_child import WORK
+
 TREE = {
     "README.md": "shop: prices and discounts\n",
     "shop/__init__.py": "",
@@ -129,9 +131,9 @@ _YES = """class Yes(int):
 def discounted(*_):
     return Yes()
 """
-_REWRITE = """for name in ("driver.py", "plan.json", "wire.py"):
+_REWRITE = f"""for name in ("driver.py", "plan.json", "wire.py"):
     try:
-        open("/work/judge/" + name, "w").write("")
+        open("{WORK}/judge/" + name, "w").write("")
     except OSError:
         pass
 """
