@@ -31,12 +31,12 @@ _requested = False
 
 def close(got: Results, want: Results) -> str | None:
     """None where every tensor agrees within rounding of its dtype, relative to the largest number; else what differs."""
-    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+    for i, (a, b) in enumerate((x.detach(), y.detach()) for x, y in zip(got, want, strict=True)):
         if a.shape != b.shape:
             return f"result {i} has shape {tuple(a.shape)}, the reference {tuple(b.shape)}"
         if not a.numel():
             continue
-        limit = (3e-2 if torch.bfloat16 in (a.dtype, b.dtype) else 1e-3) * max(1.0, float(b.detach().abs().max()))
+        limit = (3e-2 if torch.bfloat16 in (a.dtype, b.dtype) else 1e-3) * max(1.0, float(b.abs().max()))
         error = float((a.double() - b.double()).abs().max())
         if not error <= limit:
             return f"result {i} is off by {error:.2g}, more than {limit:.2g}"
