@@ -112,10 +112,20 @@ class Driver:
                 owed.append(asset)
         return owed
 
+    def _refuse_lost(self, instance: dg.DagsterInstance, done: Sequence[str], partition: str | None, resuming: str) -> None:
+        """What the event log counts as done must be in the store, or nothing can go on from it."""
+        store, log = self.project.store, instance.root_directory
+        for asset in done:
+            made = lineage.latest(instance, asset, partition, resuming=resuming)
+            if made is not None and not (store / made.artifact.path).exists():
+                raise DormouseError(f"{store} no longer holds {asset} ({made.artifact.path}), which the event log in {log} counts as done. "
+                                    f"Put it back; or begin anew with another --store, or with both folders gone.")
+
     def _execute(self, defs: dg.Definitions, instance: dg.DagsterInstance, job: str, partition: str | None, owed: Sequence[str],
                  resuming: str = "") -> None:
         done = CycleRun(partition, skipped=tuple(name for name in (BASE if partition is None else CYCLE) if name not in owed))
         self.runs.append(done)
+        self._refuse_lost(instance, done.skipped, partition, resuming)
         if not owed:
             self.say(f"{partition or 'base'}: already complete")
             return

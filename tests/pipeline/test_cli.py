@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,6 +83,20 @@ def test_the_loop_run_again_prints_tables_curve_and_the_next_command(line: Line)
         assert part in result.stdout
     assert (line.project.store / "curve-main.png").read_bytes()[:4] == b"\x89PNG"
     assert "main.c0001: already complete" in result.stderr
+
+
+def test_a_loop_whose_store_lost_what_its_event_log_counts_as_done_is_refused_with_both_folders_named(line: Line) -> None:
+    store, aside = line.project.store, line.root / "aside"
+    arguments = [part for item in [*SETS, "loop.line=main"] for part in ("--set", item)]
+    store.rename(aside)
+    try:
+        result = dormouse("loop", "--preset", "tiny", "--cycles", "2", *arguments, cwd=line.root)
+        assert result.returncode == 1 and "already complete" not in result.stderr
+        said = flat(result.stderr)
+        assert "no longer holds cycle_plan" in said and str(store) in said and str(line.project.home) in said and "Traceback" not in said
+    finally:
+        shutil.rmtree(store, ignore_errors=True)
+        aside.rename(store)
 
 
 def test_an_exported_checkpoint_answers_a_prompt_and_a_training_checkpoint_is_refused_with_the_converting_command(
